@@ -79,6 +79,7 @@ EFFORTS = {
     "transactions in batch": Effort(12, 200),
     "flows handed over from batch": Effort(12, 100),
     "transactions handed over from batch": Effort(6, 60),
+    "simulated drivers that stand by": Effort(12, 1_000),
     "simulated moves of slices": Effort(25, 2_000),
     "simulated versions": Effort(25, 2_000),
     "versions that change nothing": Effort(25, 1_000),

@@ -30,13 +30,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 COUNTS = 3
+#: Enough for rows to be copied ahead.
+KEYS = 1_999
 
 
 def elastic_flow() -> ef.Flow:
     """Counts, windows that stay open over moves, and sinks with partitions that change hands."""
     flow = ef.Flow("elastic")
     numbers = ef.merge(flow.front("one"), flow.front("two"))
-    counts = numbers.key_by(lambda n: n % 499).count(name="counts")
+    counts = numbers.key_by(lambda n: n % KEYS).count(name="counts")
     counts.key_by(lambda pair: pair[0]).sink("counts", partitions=COUNTS)
     closed = numbers.key_by(lambda n: n % 7).window(ef.Tumbling(300), emit="close")
     closed.count(name="windows").map(lambda r: (r.key, r.window.start, r.value)).sink("windows")
@@ -54,7 +56,7 @@ def numbers_from(first: int, may_end: Path) -> Iterator[int]:
 class Running:
     """A query that counts up until it is told to stop. Its workers write files, and the driver the rest."""
 
-    def __init__(self, spark: SparkSession, folder: Path, workers: int) -> None:
+    def __init__(self, spark: SparkSession, folder: Path, workers: int, memory: str = "1g") -> None:
         self._may_end = folder / "end"
         self._counts = folder / "counts"
         self.kept = {"windows": sinks.Memory(), "receipts": sinks.Memory()}
@@ -69,6 +71,7 @@ class Running:
             .option("workers", workers)
             .option("checkpointLocation", str(folder / "checkpoint"))
             .option("checkpointInterval", 300)
+            .option("stateMemory", memory)
             .option("upgrades", True)
             .queryName(f"elastic {folder.name}")
             .start()
@@ -180,10 +183,10 @@ def running_tasks(tracker: StatusTracker) -> int:
 def test_workers_are_killed_while_their_number_changes(spark: SparkSession, tmp_path: Path) -> None:
     """One that goes on, one that is coming, and one that takes over; in the soak others at any moment."""
     dice = Random(f"rescales under kills {FAULTS_ROUND}")
-    running = Running(spark, tmp_path, workers=2)
+    running = Running(spark, tmp_path, workers=2, memory="1m")
     query = running.query
     try:
-        running.wait_for(300)
+        until(lambda: (query.lastProgress or {}).get("coldKeys", 0) > 100, "keys to be cold")
         rescale_and_kill(running, 3, worker=1, after=0.0)
         running.wait_for(300)
         query.rescale(workers=2, timeout=SECONDS)

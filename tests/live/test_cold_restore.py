@@ -24,11 +24,13 @@ from emberflow.engine.progress.acker import Acker
 from emberflow.engine.worker.worker import Worker
 from emberflow.runners.live.cold import blocks as blocks_module
 from emberflow.runners.live.cold import runs as runs_module
+from emberflow.runners.live.cold.ahead import CopiedAhead
 from emberflow.runners.live.cold.runs import SortedRuns
 from emberflow.runners.live.worker.cut_writer import CutOrder, CutWriter
 from emberflow.values.hashing import ALL_HASHES, HashRange, hash_ranges
 from emberflow.values.persistent import PersistentList
 from tests.checkpoint.cases import State, Workers, graph, hash_of
+from tests.effort import few
 from tests.small_disk import SmallDisk, mounted
 
 #: Equal keys that are pickled in several ways, and keys of all kinds.
@@ -120,6 +122,12 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
                 ]
                 assert not cold.put(rows)
                 known.update((row.key, row) for row in rows)
+            elif what < 0.45:
+                kept = random.choice((all_ranges[:6], all_ranges[1:]))
+                cold.keep_only(kept)
+                known = {
+                    key: row for key, row in known.items() if any(row.key_hash in of for of in kept)
+                }
             elif what < 0.8:
                 found = {key: known.pop(key) for key in some if key in known}
                 assert {row.key: row for row in cold.take(some)} == found
@@ -149,6 +157,46 @@ def test_rows_that_stay_in_files_are_those_of_the_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     check(tmp_path, monkeypatch, seed)
+
+
+def check_copies(folder: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """What was read from earlier cuts, and is brought up to the last one, against what a restore reads."""
+    random = Random(seed)
+    spread = random.choice((0, 0, 40))
+    monkeypatch.setattr(runs_module, "key_hash", lambda key: hash_of(key, spread))
+    store = CheckpointStore(folder / "checkpoint")
+    chain_of_cuts(store, random, spread, cuts=5)
+    cuts = store.cuts()
+    last = random.choice(cuts[3:])  # which is another chain for whoever has read a newer one
+    before, behind = list(hash_ranges(7)[:4]), list(hash_ranges(7)[4:])
+    ahead = CopiedAhead(store, str(folder / "cold"), behind, STEPS[:2])
+    for cut in cuts:
+        if random.random() < 0.5:
+            ahead.bring_up(cut)
+            if random.random() < 0.7:
+                ahead.settle(20)
+    taken = ahead.taken(last)
+    own = rows_by_key(store, last, before)
+    for step in STEPS[:2]:
+        cold = SortedRuns(str(folder / "cold"))
+        cold.begin_with(step, store.columns(last, before, [step])[step])
+        known = {**own[step], **rows_by_key(store, last, behind)[step]}
+        cold.adopt(taken[step])
+        for _ in range(10):
+            some = random.sample(KEYS, 50)
+            found = {key: known.pop(key) for key in dict.fromkeys(some) if key in known}
+            assert {row.key: row for row in cold.take(some)} == found
+        assert {row.key: row for row in cold.all()} == known
+        cold.settle(20)
+        assert {row.key: row for row in cold.take(KEYS)} == known
+        assert not cold.take(KEYS)
+
+
+@pytest.mark.parametrize("seed", range(few(12)))
+def test_rows_that_are_copied_ahead_are_those_of_the_last_cut(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_copies(tmp_path, monkeypatch, seed)
 
 
 def leave_what_older_cuts_have(patch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,21 @@ class CrashCase:
         return replace(case, faults=drawn, again=again)
 
     @classmethod
+    def standing_by(cls, seed: int) -> CrashCase:
+        """The same, with drivers that stand by, and others that come back."""
+        random = Random(f"standby case {seed}")
+        case = cls.moving(seed)
+        faults = replace(
+            case.faults,
+            standby=True,
+            crashes=random.randint(1, 5),
+            driver=random.choice((0.5, 1.0)),
+            moves=random.choice((0, 2)),
+        )
+        again = f"python -m tests.simulation.soak --standby --from {seed} --seeds 1"
+        return replace(case, faults=faults, again=again)
+
+    @classmethod
     def from_case(cls, case: Case, seed: int) -> CrashCase:
         random = Random(f"crash case {seed}")
         fronts = case.graph.fronts.items()

@@ -4,7 +4,8 @@
 ``--transactions`` from transactions, with ``--queries`` from transactions with reads of their
 states, with ``--histories`` from list-append transactions whose isolation is judged, with
 ``--versions`` from versions that follow one another, always with crashes; with ``--moves`` slices
-move between workers, mostly with crashes. ``--batch``
+move between workers, mostly with crashes; with ``--standby`` other drivers take over from those that fail,
+which may come back. ``--batch``
 runs all kinds through the passes of a batch, without Spark and without crashes. ``--traces`` prints
 the digest of each run instead, to be compared between processes.
 
@@ -51,6 +52,8 @@ def judge(seed: int, drawn: str, crashes: bool) -> None:
         judge_histories(seed, crashes=crashes)
     elif drawn == "moves" and seed % 4 == 0:
         judged_with_crashes_and_cuts(transactions_with_moves(seed))
+    elif drawn == "standby":
+        judged_with_crashes(CrashCase.standing_by(seed))
     elif drawn == "moves":
         judged_with_crashes(CrashCase.moving(seed))
     elif drawn == "versions":
@@ -94,6 +97,7 @@ def main() -> int:
         ("histories", "the isolation of transactions"),
         ("versions", "versions of a flow, one after another"),
         ("moves", "slices that move between workers, some of which come or leave"),
+        ("standby", "the same, with drivers that stand by and others that come back"),
         ("batch", "in batch, with transactions and without"),
     ):
         drawn.add_argument(f"--{kind}", action="store_const", dest="drawn", const=kind, help=what)

@@ -62,6 +62,17 @@ def what_happened(simulation: CrashSimulation) -> Counter[str]:
     return happened
 
 
+def test_a_driver_that_stands_by_takes_over_and_the_first_one_comes_back() -> None:
+    taken = came_back = 0
+    for seed in range(tried("simulated drivers that stand by")):
+        _, simulation = judged_with_crashes(CrashCase.standing_by(seed))
+        assert simulation.standby is not None
+        taken += simulation.standby.takeovers
+        came_back += simulation.standby.came_back
+    assert taken > 6
+    assert came_back > 2
+
+
 def test_transactions_go_on_while_slices_move() -> None:
     moved = 0
     for seed in range(8):
@@ -73,6 +84,16 @@ def test_transactions_go_on_while_slices_move() -> None:
 def test_a_key_that_went_and_came_back_is_in_a_cut_once() -> None:
     """Cuts before it were lost, and had noted the bucket that it had then."""
     judged_with_crashes(CrashCase.moving(60_109))
+
+
+@pytest.mark.parametrize("broken", ["is_followed", "end_if_followed"])
+def test_a_driver_that_does_not_look_for_its_successor_is_caught(
+    broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never = property(lambda driver: False) if broken == "is_followed" else lambda driver: False
+    monkeypatch.setattr(recovery_module.Driver, broken, never)
+    told = caught(broken, map(CrashCase.standing_by, count()), wrong, 300)
+    assert "has a successor" in told, told
 
 
 # --- Breaks ----------------------------------------------------------------------------------------
@@ -166,6 +187,12 @@ def state_is_copied_but_a_later_change_is_not(monkeypatch: pytest.MonkeyPatch) -
         return true(life, before, cut, index, worker)
 
     monkeypatch.setattr(Life, "_moved", moved)
+
+
+@breaks
+def what_changed_since_it_was_copied_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    true = recovery_module.copied_ahead
+    monkeypatch.setattr(recovery_module, "copied_ahead", lambda *given: true(*given)[:1])
 
 
 @breaks

@@ -512,21 +512,32 @@ class CheckpointStore:
         return merged(sources, own.low, own.high, lists=lists, left_out=left_out)
 
     def _sources(
-        self, manifest: Manifest, ranges: Sequence[HashRange], kind: str = BUCKET
+        self,
+        manifest: Manifest,
+        ranges: Sequence[HashRange],
+        kind: str = BUCKET,
+        without: Collection[str] = (),
     ) -> list[Source]:
         """The parts of a cut that may have rows with hashes in one of these ranges, oldest first."""
         return [
             Source(part.cut, self._location.shown(part.path), self._opener(part))
             for part in manifest.parts
             if part.kind == kind
+            and part.path not in without
             and any(part.low <= own.high and part.high >= own.low for own in ranges)
         ]
 
     def columns(
-        self, manifest: Manifest, ranges: Sequence[HashRange], steps: Collection[str]
+        self,
+        manifest: Manifest,
+        ranges: Sequence[HashRange],
+        steps: Collection[str],
+        *,
+        without: Collection[str] = (),
     ) -> dict[str, list[ColumnRun]]:
-        """The rows of steps by columns, for those steps that can be read like this; see `cuts.columns`."""
-        return opened_columns(self._sources(manifest, ranges), ranges, steps)
+        """The rows of steps by columns, for those steps that can be read like this; see `cuts.columns`. The
+        parts with the paths ``without`` are left out."""
+        return opened_columns(self._sources(manifest, ranges, without=without), ranges, steps)
 
     def pages(
         self,

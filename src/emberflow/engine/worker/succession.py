@@ -26,7 +26,7 @@ scheduled them, or, if a worker leaves, go to whom the hash of their place gives
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
 from emberflow.engine.cuts.cut import Row, Scheduled, rows_in
@@ -74,16 +74,19 @@ def move(
     scheduled: Iterable[Scheduled],
     *,
     keeps_scheduled: bool,
+    leave_cold: Callable[[Worker], None] = lambda worker: None,
 ) -> Effects:
     """Let a new worker, to which nothing has happened yet, have its slices by another table at a moment.
 
     ``old`` is the worker that goes on in it; None if it is added. ``rows`` are those of the slices that
     come to it, and ``scheduled`` are the items that it is to send; with ``keeps_scheduled``, those of the
-    old one are sent as well.
+    old one are sent as well. ``leave_cold`` may put other rows of these slices into its stores of cold keys.
     """
     if old is None:
+        leave_cold(new)
         return new.restore(moment, rows, scheduled)
     kept = kept_rows(old, new, moment, owners)
+    leave_cold(new)
     timers = kept_timers(old, moment) if keeps_scheduled else iter(())
     return new.restore(moment, chain(kept, rows), chain(timers, scheduled))
 

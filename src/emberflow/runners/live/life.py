@@ -117,6 +117,7 @@ def coordinator_of(
     committer: CutCommitter | None = None,
     inherits: frozenset[str] | None = None,
     prepared: Callable[[BaseException | None], None] = lambda failure: None,
+    met: Callable[[], None] | None = None,
     released: Callable[[int, Any], None] = lambda worker, released: None,
     log: QueryLog | None = None,
 ) -> Coordinator:
@@ -138,6 +139,7 @@ def coordinator_of(
         running=running,
         inherits=inherits,
         prepared=prepared,
+        met=met,
         released=released,
         log=log,
         owners=settings.owners,

@@ -6,12 +6,14 @@ by the same version of the flow in the next life, with the next table. It holds 
 life before on.
 
 1. *Before T nothing changes.* The workers that are added are a Spark job of their own, and meet the others in
-   a life that is prepared (`supervisor._prepare`). If they do not come, that life is given up, and the old one
-   goes on as it was.
+   a life that is prepared (`supervisor._prepare`). All of them read the rows of slices that will come to them
+   from a cut that counts (`cold.ahead`), and once more from the cut before the last one; from the first on,
+   every cut adds to it. If they do not come, that life is given up, and the old one goes on as it was.
 2. *At T* all fronts halt; what is below is final, is stored by the sinks, and is in the last cut of the old
    owners. That cut is stored, and does not count yet.
 3. *Behind T* the next life is claimed. A worker that goes on keeps the buckets of its slices in memory. It
-   drops all others, and reads the rows of slices that come to it from the cut at T (`engine.worker.succession`).
+   drops all others, and has the rows of slices that come to it from the cut at T: of what it has read before,
+   it opens only the parts that are new (`engine.worker.succession`).
    So do workers that are added. A worker that leaves ends: all that it had is in the cut.
 4. *The cut counts* when all workers have taken over, with the number of the next life, and before its fronts
    begin. If the driver or a worker is lost before, the cut never counts: the next life has the old number,

@@ -62,7 +62,7 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 from emberflow.checkpoint.cuts.backfills import check_begins, known_cut, planned
-from emberflow.checkpoint.cuts.manifest import fitted
+from emberflow.checkpoint.cuts.manifest import Manifest, fitted
 from emberflow.checkpoint.cuts.store import CheckpointStore, Life
 from emberflow.checkpoint.errors import FencedError
 from emberflow.checkpoint.files import is_unwritable
@@ -613,12 +613,23 @@ class Supervision:
                     self._ends_upgrade(failure, coordinator)
             elif failure is None or is_lost:
                 in_place = failure is None
-                if upgrade.at is None:
+                if upgrade.is_rescale:
+                    old.stop_for_takeover(None, self._refused, in_place=True, bring_up=bring_up)
+                elif upgrade.at is None:
                     old.stop_for_takeover(None, self._refused, in_place=in_place)
                 else:
                     old.takeover_prepared(in_place=in_place)
             else:
                 self._ends_upgrade(failure, coordinator)
+
+        def met() -> None:
+            """All workers are there: they read ahead what will come to them, and are prepared then."""
+            old.give_cut(
+                lambda cut: coordinator.copy(cut, is_last=False, copied=lambda: prepared(None))
+            )
+
+        def bring_up(cut: Manifest | None) -> None:
+            coordinator.copy(cut, is_last=True, copied=old.brought_up)
 
         def refused(problem: BaseException) -> None:
             self._ends_upgrade(problem, coordinator)
@@ -639,6 +650,7 @@ class Supervision:
             running=self._runs,
             inherits=inherited,
             prepared=prepared,
+            met=met if upgrade.is_rescale else None,
             log=self._log,
         )
         plan = plan_of(settings, life, carried, self._keys, coordinator)

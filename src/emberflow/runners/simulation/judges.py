@@ -14,6 +14,7 @@ which rows of a cut are left cold by a restore.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 from emberflow.engine.cuts.cut import Row
@@ -145,3 +146,17 @@ class Evictions:
     def draw(self) -> None:
         if self._probability and self._random.random() < self._probability:
             self._worker.evict(self._random.choice((2, 5, 1_000)))
+
+
+def drawn_steps(worker: Worker, random: Random) -> set[str]:
+    """The steps of a worker that are copied ahead."""
+    likely = random.choice((0.0, 0.5, 1.0))
+    return {step for step in worker.cold_stores() if random.random() < likely}
+
+
+def leave_cold(worker: Worker, layers: Sequence[Sequence[Row]]) -> None:
+    """Put the rows where a worker looks for cold keys: the newest one of a key counts."""
+    stores = worker.cold_stores()
+    for row in (row for layer in layers for row in layer):
+        stores[row.operation].take([row.key])
+        stores[row.operation].put([row])

@@ -122,6 +122,8 @@ class Faults:
     #: How many moves of slices begin, at the most; and the probability of one at each progress.
     moves: int = 0
     moves_likely: float = 0.0
+    #: Whether a driver stands by, and takes over when the lease of the one that works lapses.
+    standby: bool = False
 
     @classmethod
     def drawn(

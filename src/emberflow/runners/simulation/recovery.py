@@ -18,7 +18,10 @@ whoever crashes when: the newest cut alone tells which version goes on.
 
 **Moves of slices** are takeovers by the same version with another owner table, and perhaps
 another number of workers. T is not known beforehand: the driver lets the fronts hold, and then halt just
-ahead of the last of them. If anybody crashes before the last cut is committed, nothing has moved.
+ahead of the last of them. If anybody crashes before the last cut is committed, nothing has moved. Some of
+what moves was copied ahead (`storage.copied_ahead`).
+
+**Drivers that stand by** take over from one that fails, which may come back (`Standby`).
 """
 
 from __future__ import annotations
@@ -49,7 +52,7 @@ from emberflow.runners.simulation.checkers import (
     check_patience,
 )
 from emberflow.runners.simulation.entries import sources_of
-from emberflow.runners.simulation.judges import judges
+from emberflow.runners.simulation.judges import drawn_steps, judges, leave_cold
 from emberflow.runners.simulation.network import DoesNotDrainError, Network
 from emberflow.runners.simulation.options import Faults, MoveDraws, Options
 from emberflow.runners.simulation.processes import (
@@ -59,7 +62,7 @@ from emberflow.runners.simulation.processes import (
 )
 from emberflow.runners.simulation.queries import Asker, SimulatedRead
 from emberflow.runners.simulation.results import SimulationError, SimulationResult, states_of
-from emberflow.runners.simulation.storage import Manifest, Restorable, Storage
+from emberflow.runners.simulation.storage import Manifest, Restorable, Storage, copied_ahead
 from emberflow.values.item import FRONT_MIN, TIME_MAX, TIME_MIN
 from emberflow.values.owners import Owners
 
@@ -125,6 +128,9 @@ class CrashSimulation:
         ]
         self.lives: list[Life] = []
         self.driver: Driver | None = None
+        #: Drivers that another one stands in for, and that may not know it.
+        self.formers: list[Driver] = []
+        self.standby = Standby(self) if faults.standby else None
         self.failure: Exception | None = None
         self._crashes_left = faults.crashes
         self._breaks = Random(f"emberflow breaks {options.seed}")
@@ -217,7 +223,9 @@ class CrashSimulation:
 
     def _crash_a_process(self, driver: Driver) -> None:
         network, faults = self.network, self.faults
-        if network.chance(faults.driver):
+        if self.standby is not None and network.chance(faults.driver):
+            self.standby.fail(driver)
+        elif self.standby is None and network.chance(faults.driver):
             if network.chance(faults.lingers):  # it may still commit its open cut
                 network.later(network.count(faults.linger_ticks_max), driver.kill)
             else:
@@ -263,6 +271,78 @@ class CrashSimulation:
                 process.alive = False
         if self.driver is not None:
             self.driver.alive = False
+
+
+class Suspension:
+    """What waits for a driver that is suspended."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Callable[[], None]] = []
+        self.is_on = False
+
+    def put_off(self, action: Callable[[], None]) -> bool:
+        """Let an action wait, if the driver is suspended."""
+        if self.is_on:
+            self._waiting.append(action)
+        return self.is_on
+
+    def end(self) -> None:
+        self.is_on = False
+        waiting, self._waiting = self._waiting, []
+        for action in waiting:
+            action()
+
+
+class Standby:
+    """The drivers that stand by, one after the other.
+
+    A driver that fails is dead, or only suspended: what comes to it waits, and so does what it was about to do.
+    If it comes back before its lease has lapsed it goes on. Later it finds that another one has claimed the
+    next incarnation, and ends. Until it looks there are two drivers, each with workers, and only one counts.
+
+    When the lease lapses is a matter of clocks, so it is drawn. That nobody relies on it is what is tested
+    (`checkpoint.lease`).
+    """
+
+    def __init__(self, simulation: CrashSimulation) -> None:
+        self._simulation = simulation
+        self._random = Random(f"emberflow standby {simulation.options.seed}")
+        #: How often one took over, and how often one came back and found that.
+        self.takeovers = self.came_back = 0
+
+    def fail(self, driver: Driver) -> None:
+        """Let the driver that works fail."""
+        simulation, random = self._simulation, self._random
+        network, most = simulation.network, simulation.faults.restart_ticks_max
+        if driver.suspension.is_on or random.random() < 0.4:
+            network.note("the driver dies")
+            driver.kill()
+        else:
+            network.note("the driver is suspended")
+            driver.suspension.is_on = True
+            network.later(random.randint(1, 3 * most), lambda: self._comes_back(driver))
+        network.later(random.randint(1, most), lambda: self._looks(driver))
+
+    def _looks(self, driver: Driver) -> None:
+        """The lease has lapsed, unless the driver has come back."""
+        simulation = self._simulation
+        is_back = driver.alive and not driver.suspension.is_on
+        if simulation.driver is not driver or is_back or simulation.failure is not None:
+            return
+        self.takeovers += 1
+        simulation.network.note("another driver takes over")
+        simulation.formers.append(driver)
+        if not driver.alive:
+            simulation.lives[-1].leave_alone()
+        simulation.start_driver()
+
+    def _comes_back(self, driver: Driver) -> None:
+        driver.suspension.end()
+        if not driver.is_followed:
+            return
+        self.came_back += 1
+        most = self._simulation.faults.linger_ticks_max
+        self._simulation.network.later(self._random.randint(1, most), driver.look)
 
 
 class Life:
@@ -385,9 +465,18 @@ class Life:
     def _moved(self, before: Life, cut: Restorable, index: int, worker: Worker) -> Effects:
         old = before.processes[index].worker if index < before.workers else None
         keeps_scheduled = self.workers >= before.workers
-        rows = owned(cut.rows, index, self.owners)
+        ranges = self.owners.ranges(index)
         if old is not None:
-            rows = [row for row in rows if before.owners.owner(row.key_hash) != index]
+            ranges = self.owners.arriving(before.owners, index)
+        dice = Random(f"emberflow copies {self.options.seed} {self.number} {index}")
+        steps = drawn_steps(worker, dice)
+        layers = copied_ahead(self.storage.cuts, cut.manifest, steps, ranges, dice)
+        rows = [
+            row
+            for row in owned(cut.rows, index, self.owners)
+            if row.operation not in steps
+            and (old is None or before.owners.owner(row.key_hash) != index)
+        ]
         scheduled = [] if keeps_scheduled else owned(cut.scheduled, index, self.owners)
         return move(
             old,
@@ -397,15 +486,16 @@ class Life:
             rows,
             scheduled,
             keeps_scheduled=keeps_scheduled,
+            leave_cold=lambda worker: leave_cold(worker, layers),
         )
 
     def tell_driver(self, source: str, message: Callable[[Driver], None]) -> None:
         number = self.number
 
         def arrives() -> None:
-            driver = self.simulation.driver
-            if driver is not None:
-                driver.hear(number, message)
+            for driver in (self.simulation.driver, *self.simulation.formers):
+                if driver is not None:
+                    driver.hear(number, message)
 
         self.network.send(source, f"driver for {number}", arrives)
 
@@ -441,6 +531,30 @@ class Driver(Process):
         self._cuts_begun = 0
         self._cut_at = 0
         self._move: _MoveUnderWay | None = None
+        self.suspension = Suspension()
+        #: The last incarnation that it has claimed, or that it follows.
+        self.number = self.storage.incarnation
+
+    def if_alive(self, action: Callable[[], None]) -> None:
+        if not self.suspension.put_off(lambda: self.if_alive(action)):
+            super().if_alive(action)
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether another driver has claimed the next incarnation."""
+        return self.storage.incarnation != self.life.number
+
+    def look(self) -> None:
+        """Look whether another driver has taken over, as drivers do now and then."""
+        self.end_if_followed()
+
+    def end_if_followed(self) -> bool:
+        """Do nothing more if another driver has taken over. Its workers find that out for themselves."""
+        if self.is_followed and self.alive:
+            self.network.note("a driver that came back ends")
+            self.kill()
+            self.life.leave_alone()
+        return self.is_followed
 
     def start_workers(
         self,
@@ -451,7 +565,9 @@ class Driver(Process):
         """Start the next incarnation from the newest cut that is whole, or from workers in memory, whose
         last cut is ``held``. ``owners`` are those of a move."""
         storage = self.storage
+        self._check_not_followed("begins another life")
         storage.incarnation += 1
+        self.number = storage.incarnation
         cut = None if held is None else storage.cuts.restorable(held)
         if cut is None:
             # If there was one, it is torn: whatever went on from it could not be restored.
@@ -487,6 +603,10 @@ class Driver(Process):
         for process in life.processes:
             process.later(self.network.ticks(self.faults.restart_ticks_max), process.start)
 
+    def _check_not_followed(self, what: str) -> None:
+        if self.simulation.standby is not None and self.number != self.storage.incarnation:
+            raise CheckError(f"the driver of life {self.number} {what}, and has a successor")
+
     def _workers(self) -> int:
         lives = self.simulation.lives
         if not lives:
@@ -498,15 +618,16 @@ class Driver(Process):
     def hears_of_death(self, life: Life) -> Callable[[], None]:
         def heard() -> None:
             # A replaced driver finds a newer incarnation in the storage, and leaves it alone.
-            is_newest = self.storage.incarnation == life.number
-            if self.alive and self.life is life and is_newest:
+            if self.life is life and not self.is_followed:
                 life.leave_alone()
                 self.start_workers()
 
-        return heard
+        return lambda: self.if_alive(heard)
 
     def hear(self, incarnation: int, message: Callable[[Driver], None]) -> None:
-        if self.alive and not is_of_another(incarnation, self.life.number):
+        if not self.suspension.put_off(lambda: self.hear(incarnation, message)) and (
+            self.alive and not is_of_another(incarnation, self.life.number)
+        ):
             message(self)
 
     # Restoring.
@@ -525,7 +646,7 @@ class Driver(Process):
 
     def _take_over(self, life: Life, held: Manifest) -> None:
         """The cut counts, and so does the version that has taken over from it."""
-        if self.life is not life or self.storage.incarnation != life.number:
+        if self.life is not life or self.is_followed:
             return  # it was lost, or a new driver has begun another one
         self.storage.cuts.commit(held)
         self.network.note("committed", held)
@@ -655,6 +776,8 @@ class Driver(Process):
             cut.number, parent, cut.moment, tuple(cut.parts), cut.positions, version
         )
         life, is_last = self.life, cut.moment == self._last_moment()
+        if (is_last or self.simulation.standby is not None) and self.end_if_followed():
+            return
         owners = None if self._move is None or not is_last else self._move.owners
         if is_last and all(each.alive for each in life.processes) and self.network.chance(0.5):
             life.end_for_heirs()
@@ -662,6 +785,7 @@ class Driver(Process):
             self.simulation.crash_while_taking_over()
             return
         self._committed = manifest
+        self._check_not_followed("commits a cut")
         self.storage.cuts.commit(manifest)
         self.network.note("committed", manifest)
         if is_last:

@@ -11,7 +11,8 @@ Each store is as weak as a real one may be, and no weaker:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from random import Random
 from typing import Any, NamedTuple
 
 from emberflow.engine.cuts.cut import Row, Scheduled, combined
@@ -19,6 +20,7 @@ from emberflow.engine.messages import BEFORE_ALL, Moment
 from emberflow.errors import OnError
 from emberflow.graph.nodes import Graph
 from emberflow.runners.diversion import sink_partitions
+from emberflow.values.hashing import HashRange
 from emberflow.values.item import TIME_MIN, FlatItem
 
 
@@ -75,7 +77,7 @@ class CutStorage:
 
     def restorable(self, manifest: Manifest) -> Restorable | None:
         """A cut combined with those it builds on; None if any part is torn."""
-        chain = self._chain(manifest)
+        chain = self.chain(manifest)
         if not all(self.is_whole(name, rows) for link in chain for name, rows in link.parts):
             return None
         cuts = [[row for name, _ in link.parts for row in self.parts[name]] for link in chain]
@@ -84,12 +86,40 @@ class CutStorage:
     def is_whole(self, name: str, rows: int) -> bool:
         return len(self.parts[name]) == rows
 
-    def _chain(self, manifest: Manifest) -> list[Manifest]:
+    def chain(self, manifest: Manifest) -> list[Manifest]:
+        """A cut and those that it builds on, the oldest first."""
         by_number = {known.number: known for known in self.manifests}
         chain = [manifest]
         while chain[-1].parent is not None:
             chain.append(by_number[chain[-1].parent])
         return chain[::-1]
+
+
+def copied_ahead(
+    cuts: CutStorage,
+    manifest: Manifest,
+    steps: Collection[str],
+    ranges: Sequence[HashRange],
+    random: Random,
+) -> list[list[Row]]:
+    """What is read of steps in ranges of hashes by a worker that they will come to, as in a live query
+    (`runners.live.cold.ahead`): first of some earlier cut of the chain, then of each one since."""
+    chain = cuts.chain(manifest)
+    first = random.randrange(len(chain))
+    base = cuts.restorable(chain[first])
+    assert base is not None  # the last cut is whole
+    newer = [
+        [row for name, _ in link.parts for row in cuts.parts[name] if isinstance(row, Row)]
+        for link in chain[first + 1 :]
+    ]
+    return [
+        [
+            row
+            for row in layer
+            if row.operation in steps and any(row.key_hash in own for own in ranges)
+        ]
+        for layer in (base.rows, *newer)
+    ]
 
 
 class FrontLog:

@@ -34,6 +34,7 @@ from emberflow.engine.layout import Layout
 from emberflow.engine.messages import BEFORE_ALL, Bundle, Effects, Moment
 from emberflow.errors import InternalError
 from emberflow.fronts.protocol import front_contract
+from emberflow.runners.live.cold.ahead import CopiedAhead
 from emberflow.runners.live.wire.plan import Plan
 from emberflow.runners.live.worker.cut_writer import Captured, CutOrder, CutWriter
 from emberflow.runners.live.worker.cuts import ROWS_AT_ONCE, Begun, Delivered
@@ -103,7 +104,12 @@ class WorkerSnapshots:
         raise InternalError("versions take over by time, not by arrival")
 
     def moved(
-        self, store: CheckpointStore, cut: Manifest, lists: SavedLists, old: EngineWorker | None
+        self,
+        store: CheckpointStore,
+        cut: Manifest,
+        lists: SavedLists,
+        old: EngineWorker | None,
+        ahead: CopiedAhead | None,
     ) -> Iterator[Effects]:
         raise InternalError("slices move by time, not by arrival")
 

@@ -128,6 +128,8 @@ class Run:
     def __init__(self, hashes: Hashes, block: Block | None) -> None:
         import numpy as np
 
+        #: If it has rows of a chain of cuts: the number of the newest one. A greater one is newer.
+        self.cut: int | None = None
         self.hashes = hashes
         self.taken: Flags = np.zeros(len(hashes), np.bool_)
         #: How many were not taken.

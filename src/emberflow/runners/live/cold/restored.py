@@ -30,7 +30,6 @@ class CutRun(Run):
 
     def __init__(self, source: ColumnRun, folder: str) -> None:
         super().__init__(source.hashes, None)
-        #: The number of the cut: a greater one is newer.
         self.cut = source.cut
         self._source = source
         self._folder = folder

@@ -18,6 +18,10 @@ the new run too, before that is used.
 newest first. A key is in one of the store's own runs or in those of the cut, and there perhaps several
 times, once for each cut of the chain. Its newest row counts, and who takes it takes them all. The thread
 merges the runs of the cut at once, all of them together.
+
+**Rows that are copied ahead** (`ahead`) come with newer cuts of the same chain, again and again, until the store
+is that of a worker. What the thread has merged of the older ones stays among the runs of the cut, as the
+oldest of them.
 """
 
 from __future__ import annotations
@@ -66,13 +70,15 @@ class SortedRuns:
     (True, 0)
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, *, is_ahead: bool = False) -> None:
+        """``is_ahead``: it may get rows of newer cuts."""
         self._folder = folder
+        self._is_ahead = is_ahead
         self._operation = ""
         #: The oldest, and mostly the largest, first.
         self._runs: list[Run] = []
         #: Those of a cut, the newest first.
-        self._of_cut: list[CutRun] = []
+        self._of_cut: list[Run] = []
         self._ended = TIME_MIN - 1
         self._merge: Merge | None = None
         #: The bytes that were put, and the rows.
@@ -90,6 +96,19 @@ class SortedRuns:
         self._operation = operation
         self._of_cut = [CutRun(run, self._folder) for run in runs]
         self._merge_cut()
+
+    def add_newer(self, runs: Sequence[ColumnRun]) -> None:
+        """Take the rows of cuts that add to the one that it began with. The newest runs come first."""
+        self._go_on()
+        self._of_cut = [*(CutRun(run, self._folder) for run in runs), *self._of_cut]
+
+    def adopt(self, other: SortedRuns) -> None:
+        """Take all that another store has, which is of other keys. That one is not used any more."""
+        other.close()
+        other._go_on()
+        self._operation = other._operation
+        self._runs += other._runs
+        self._of_cut += other._of_cut
 
     def put(self, rows: list[Row]) -> Collection[int]:
         import numpy as np
@@ -156,7 +175,7 @@ class SortedRuns:
                     found.append(block.row(self._operation, int(hashes[number]), inside))
             if not is_here:
                 continue
-            if takes and isinstance(run, CutRun):
+            if takes and run.cut is not None:
                 self._take_older(run.cut, hashes[is_here], [wanted[number] for number in is_here])
             hashes = np.delete(hashes, is_here)
             gone = set(is_here)
@@ -166,7 +185,7 @@ class SortedRuns:
     def _take_older(self, cut: int, hashes: Hashes, keys: list[Any]) -> None:
         """Take the rows that older cuts of the chain have of these keys."""
         for run in self._of_cut:
-            if run.cut < cut and run.left:
+            if run.cut is not None and run.cut < cut and run.left:
                 for number, first in run.search(hashes):
                     position = run.place_of(first, int(hashes[number]), keys[number])
                     if position is not None:
@@ -176,6 +195,7 @@ class SortedRuns:
         return iter(self.kept(self._operation, BEFORE_ALL, AFTER_ALL))
 
     def kept(self, operation: str, since: Moment, below: Moment) -> RowsOnDisk:
+        self._merge_cut()  # when the cut counts, the files of those before it are removed
         own = [(run, run.taken.copy()) for run in self._runs if run.left]
         of_cut = [(run, run.taken.copy()) for run in self._of_cut if run.left]
         return RowsOnDisk(operation, own, of_cut, self._ended, since, below)
@@ -193,7 +213,9 @@ class SortedRuns:
     # Merges.
 
     def _merge_cut(self) -> None:
-        if self._of_cut and self._merge is None:
+        if self._merge is None and (
+            len(self._of_cut) > 1 or any(isinstance(run, CutRun) for run in self._of_cut)
+        ):
             self._merge = Merge(self._folder, self._of_cut, self._ended, newest_counts=True)
             self._merge.start()
 
@@ -240,6 +262,11 @@ class SortedRuns:
         gone = set(map(id, merge.sources))
         left = [run for run in self._runs if id(run) not in gone]
         self._of_cut = [run for run in self._of_cut if id(run) not in gone]
+        if merge.cut is not None and (self._of_cut or self._is_ahead):  # some are newer, or will be
+            if made is not None:
+                made.cut = merge.cut
+                self._of_cut.append(made)
+            return
         # What was put since then is behind them.
         ahead = [run for run in left if made is None or len(run) >= len(made)]
         behind = [run for run in left if made is not None and len(run) < len(made)]
@@ -264,7 +291,7 @@ class RowsOnDisk(KeptRows):
         self,
         operation: str,
         own: Sequence[tuple[Run, Flags]],
-        of_cut: Sequence[tuple[CutRun, Flags]],
+        of_cut: Sequence[tuple[Run, Flags]],
         ended: int,
         since: Moment,
         below: Moment,
@@ -318,6 +345,8 @@ class Merge:
         self, folder: str, sources: Sequence[Run], ended: int, *, newest_counts: bool = False
     ) -> None:
         self.sources = list(sources)
+        #: The newest cut that it has rows of; None if the runs are the store's own.
+        self.cut = max((run.cut for run in sources if run.cut is not None), default=None)
         #: What was taken when it began is left out.
         taken = [run.taken.copy() for run in sources]
         self._pieces = merged_pieces(

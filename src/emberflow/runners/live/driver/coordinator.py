@@ -149,6 +149,7 @@ class Coordinator:
         running: Callable[[], None] = lambda: None,
         inherits: frozenset[str] | None = None,
         prepared: Callable[[BaseException | None], None] = lambda failure: None,
+        met: Callable[[], None] | None = None,
         released: Callable[[int, Any], None] = lambda worker, released: None,
         log: QueryLog | None = None,
         owners: Owners | None = None,
@@ -160,7 +161,8 @@ class Coordinator:
 
         ``inherits``: the workers are to take over from those of the version before, in the same
         processes, and these sinks are written as before. ``prepared`` is called when all of them have
-        come, or with the failure because of which they have not. ``released`` is called with what a
+        come, or with the failure because of which they have not. With ``met``, that one is called when they
+        have come, and they are prepared when they have read what `copy` gives them first. ``released`` is called with what a
         version beside this one has released, on a worker. ``log`` is that of the query. ``owners`` say
         which worker has which keys.
         """
@@ -169,6 +171,14 @@ class Coordinator:
         self._inherits = inherits
         self._prepared = prepared
         self._released = released
+        #: If slices move: called when the workers have come. What they are to read ahead, and whether it is
+        #: sent; the workers that have read it; and who is called when all have.
+        self._met = met
+        self._ahead: tuple[Manifest | None, bool] | None = None
+        self._copied: set[int] = set()
+        self._brought_up: Callable[[], None] = lambda: None
+        #: Who wants a cut to read from, and from then on only cuts that add to it.
+        self._wants_cut: Callable[[Manifest | None], None] | None = None
         #: By worker: all that had entered when it began to record is below this.
         self._recorded_from: dict[int, Moment] = {}
         self._inheritance: Inheritance | None = None
@@ -279,7 +289,12 @@ class Coordinator:
         self._is_other_sent = False
 
     def stop_for_takeover(
-        self, at: Moment | None, refuse: Callable[[int], None], *, in_place: bool | None
+        self,
+        at: Moment | None,
+        refuse: Callable[[int], None],
+        *,
+        in_place: bool | None,
+        bring_up: Callable[[Manifest | None], None] | None = None,
     ) -> None:
         """The same as `stop`, for another version, at a moment or as soon as possible (`handover`).
 
@@ -287,9 +302,10 @@ class Coordinator:
         that: all of it is computed again before the fronts halt. If elements of the time have entered
         already, the fronts go on, and ``refuse`` is told the greatest time that has. ``in_place``: the
         loops of the other version are prepared. With None they are being made, and this version does not
-        end before `takeover_prepared`.
+        end before `takeover_prepared`. ``bring_up`` is called with the cut before the last one, and `brought_up`
+        has to follow.
         """
-        self._takeover = Takeover(self._workers, at, refuse, in_place=in_place)
+        self._takeover = Takeover(self._workers, at, refuse, in_place=in_place, bring_up=bring_up)
         if self.committer is not None:
             self.committer.reads_back = True
         self._takeover_asked.set()
@@ -302,8 +318,30 @@ class Coordinator:
 
     def cancel_takeover(self) -> None:
         """The version for which the fronts halt does not take over: they go on."""
+        self._wants_cut = None
         if self._takeover is not None:
             self._takeover.is_cancelled = True
+        elif self.committer is not None:
+            self.committer.only_adds = False
+
+    def give_cut(self, take: Callable[[Manifest | None], None]) -> None:
+        """Call this with the last cut that counts; None if there is nothing to save yet. Until a takeover is
+        over, or cancelled, all cuts add to it."""
+        self._wants_cut = take
+        self.flush()
+
+    def brought_up(self) -> None:
+        """The workers of the next life have read the cut before the last one."""
+        if self._takeover is not None:
+            self._takeover.is_brought_up = True
+
+    def copy(
+        self, cut: Manifest | None, *, is_last: bool, copied: Callable[[], None] = lambda: None
+    ) -> None:
+        """Let the workers read from this cut what will come to them. ``copied`` is called when all have."""
+        self._brought_up = copied
+        self._ahead = (cut, is_last)
+        self.questions.bell.ring()
 
     def take_over(self, inheritance: Inheritance) -> bool:
         """The version before has ended at a cut. All have been prepared.
@@ -494,6 +532,8 @@ class Coordinator:
             bundle = unpacked_bundle(body)
             self._writers[bundle.sink, bundle.partition].store(bundle)
             self._storing[bundle.sink, bundle.partition] = worker
+        elif kind == protocol.COPIED:
+            self._note_copied(worker)
         elif kind == protocol.PREPARED:
             number, problem, recorded_from = body
             if number == self._others and self._other is not None:  # not one that was given up
@@ -550,7 +590,17 @@ class Coordinator:
             self._send_all(protocol.PEERS, (addresses, delivered))
             self.phase = "restoring" if is_ready else "prepared"
             self.met = True
-            self._prepared(None)
+            if self._met is None:
+                self._prepared(None)
+            else:
+                self._met()
+
+    def _note_copied(self, worker: int) -> None:
+        self._copied.add(worker)
+        if len(self._copied) < self._workers:
+            return
+        self._copied = set()
+        self._brought_up()
 
     def _adopt(self) -> None:
         """From now on this one ends what it inherits."""
@@ -626,6 +676,9 @@ class Coordinator:
             return
         self._check_silence()
         if self.phase == "prepared":
+            if self._ahead is not None:
+                ahead, self._ahead = self._ahead, None
+                self._send_all(protocol.AHEAD, ahead)
             self._inherit()
             return
         self._watch()
@@ -637,6 +690,7 @@ class Coordinator:
         self._send_settled()
         self._send_other()
         self._cut()
+        self._give_cut()
         if self.phase == "running" and self._may_halt():
             self._send_all(protocol.HALT, None)
             self.phase = "halting"
@@ -679,6 +733,23 @@ class Coordinator:
             self._send_all(protocol.TWIN, minimal)
             other.begun(minimal)
 
+    def _give_cut(self) -> None:
+        """Give the last cut to whoever wants it, as soon as there is one that others can add to."""
+        take, committer = self._wants_cut, self.committer
+        if take is None or self.phase != "running":
+            return
+        assert committer is not None
+        committer.only_adds = True
+        if committer.hurry():
+            self._send_all(protocol.HURRY, None)
+        if not committer.is_idle:
+            return
+        is_fit = committer.last is not None and committer.has_own_cut
+        if not is_fit and self._cut(now=True, share=QUICK):
+            return
+        self._wants_cut = None
+        take(committer.last if is_fit else None)
+
     def _may_halt(self) -> bool:
         """Whether the fronts halt now, wherever they are."""
         if self._stop_asked.is_set():
@@ -720,7 +791,7 @@ class Coordinator:
         self._takeover_asked.clear()
         self._last_cut_ordered = False
         if self.committer is not None:
-            self.committer.reads_back = False
+            self.committer.reads_back = self.committer.only_adds = False
             self.committer.unhold()
 
     def _note_bounded(self, worker: int, reached: int, promised: Moment) -> None:
@@ -730,13 +801,16 @@ class Coordinator:
         elif self._takeover is not None:
             self._takeover.note_bounded(worker, max(reached, self._stored_before[0]), promised)
 
-    def _cut(self, *, now: bool = False, share: float = CALM) -> None:
+    def _cut(self, *, now: bool = False, share: float = CALM) -> bool:
+        """Go on with the cut under way, and begin another one if it is due. Returns whether one begins."""
         if self.committer is None:
-            return
+            return False
         manifest = self.committer.committed(self._settled)
         if manifest is not None:
             self._send_all(protocol.COMMITTED, manifest.time)
             self._log_cut(manifest)
+        if not now and self._takeover is not None and self._takeover.is_last_call:
+            return False
         order = self.committer.due(self._acker.progress.of_all(), now=now, share=share)
         if order is not None:
             self._send_progress(at_once=True)  # on the same link, just before the order
@@ -744,6 +818,7 @@ class Coordinator:
         unblocked = self._strategy.unblocked(self._acker.entries)
         if unblocked is not None:
             self._send_all(protocol.CUT, unblocked)
+        return order is not None
 
     def _log_cut(self, manifest: Manifest) -> None:
         made = self.committer

@@ -203,6 +203,8 @@ class CutCommitter:
         #: Whether cuts are read back as soon as they count, because another version may go on from the next
         #: one; and the parts that were found whole.
         self.reads_back = False
+        #: Whether every cut adds to the last one, because others read it already.
+        self.only_adds = False
         self.known_whole: set[str] = set()
         self._begun_at = time.monotonic()
         #: When all parts of the cut under way were stored, and when its manifest was begun.
@@ -276,7 +278,8 @@ class CutCommitter:
         """Begin the next cut, at this moment: of what changed, unless it should hold everything."""
         base = self._base
         if base is not None and (
-            base.successor is not None or (share == CALM and compaction_due(base))
+            base.successor is not None
+            or (share == CALM and not self.only_adds and compaction_due(base))
         ):
             base = None
         self._number += 1

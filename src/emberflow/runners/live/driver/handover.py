@@ -9,7 +9,8 @@ Output stands still from T until the next version runs, so what can be done befo
 1. *Saving.* The last cut, at T, is what the next version begins from. Cuts before it, one right behind the
    other, leave little for the last one to save. The first of them may be under way, and may have to save a
    large state: it takes a larger share of the time from then on. The others hold what has changed meanwhile,
-   which is less each time.
+   which is less each time. If slices move, the workers that will have them read what is new in the last of
+   these cuts.
 2. *Holding.* All fronts let in nothing more, and tell what they have let in.
 3. *Halting.* They go on to the time behind the greatest of these. So no front has let in anything at or
    above T, and the next version takes over the readers where they are, in memory. A front that does not
@@ -30,6 +31,7 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 
+from emberflow.checkpoint.cuts.manifest import Manifest
 from emberflow.engine.messages import Moment
 from emberflow.runners.live.driver.cuts import CutCommitter
 from emberflow.values.item import FRONT_MIN
@@ -91,8 +93,12 @@ class Takeover:
         refuse: Callable[[int], None],
         *,
         in_place: bool | None,
+        bring_up: Callable[[Manifest | None], None] | None = None,
     ) -> None:
         """``refuse`` is for whoever gives up: it takes the greatest time that has entered.
+
+        ``bring_up`` lets the workers of the next life read what moves from the cut before the last one; they
+        have when ``is_brought_up``.
 
         ``at`` is below all elements of its time. ``in_place`` is None as long as the next version is being
         made.
@@ -106,6 +112,10 @@ class Takeover:
         #: Whether all fronts will halt at that moment.
         self.is_bounded = False
         self.is_asked_for = at is not None
+        self.is_brought_up = False
+        self._bring_up = bring_up
+        #: Whether there is to be no other cut before the last one.
+        self.is_last_call = False
         self.standstill = Standstill()
         self._workers = workers
         #: By worker: see `note_bounded`.
@@ -161,9 +171,14 @@ class Takeover:
         """Save what there is; then hold."""
         if committer is not None and not committer.is_idle:
             return Order.WAIT
-        if committer is not None and self._wants_cut(committer):
+        if committer is not None and not self.is_last_call and self._wants_cut(committer):
             self._cuts += 1
             return Order.CUT
+        if self._bring_up is not None and not self.is_last_call:
+            self.is_last_call = True
+            self._bring_up(None if committer is None else committer.last)
+        if self._bring_up is not None and not self.is_brought_up:
+            return Order.WAIT
         self._is_holding = True
         self.standstill.ends("", now)
         return Order.HOLD

@@ -24,6 +24,7 @@ PAUSED = b"W"  # None, behind the acks of all elements it read
 PREPARED = b"p"  # (the number of SUCCESSOR, an exception or None, a Moment)
 # What the version that is mirrored, and its mirror, have released; and below which moments that is all.
 RELEASED = b"l"  # ([Released], [Released], (Moment, Moment))
+COPIED = b"c"  # None: what AHEAD names is read
 BEAT = b"V"  # None: its process is alive, even if its loop is busy
 ANSWERS = b"O"  # [ReadPage or FrontsReply]: answers to ASK; see `wire.questions`
 # The coordinator to workers:
@@ -42,6 +43,8 @@ GO_ON = b"J"  # read on, behind a HALT with a time that has passed, and answer B
 # Make the loop of another version, which takes over or runs beside this one, and answer PREPARED.
 SUCCESSOR = b"s"  # (a number, its plan in bytes, whether it runs beside)
 TWIN = b"w"  # a Moment, behind the progress to it: let the other version run beside from there on
+# A cut from which to read slices that will come, and whether another one follows: (Manifest or None, bool)
+AHEAD = b"a"
 TAKE_OVER = b"t"  # (Manifest of the last version's last cut, as in PEERS): take over its state
 FLUSH = b"f"  # hand what waits for a sink to it now; True: from now on, nothing waits for more
 END = b"E"  # the last minimal time: store the rest, then send DONE

@@ -24,10 +24,13 @@ from emberflow.engine.cuts.cut import Row, Scheduled
 from emberflow.engine.cuts.translation import translated_rows, translated_timers
 from emberflow.engine.interface import EngineWorker
 from emberflow.engine.layout import Layout
+from emberflow.engine.machines.cold import RowsInMemory
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Bundle, Effects, Moment
 from emberflow.engine.queries.worker import StateReader
 from emberflow.engine.worker.succession import kept_rows, kept_timers, succeed
 from emberflow.engine.worker.worker import Worker
+from emberflow.runners.live.cold.ahead import CopiedAhead
+from emberflow.runners.live.cold.bound import default_folder
 from emberflow.runners.live.cold.runs import SortedRuns
 from emberflow.runners.live.wire.plan import Plan
 from emberflow.runners.live.worker.cut_writer import Captured, CutOrder, CutWriter
@@ -42,6 +45,8 @@ ROWS_AT_ONCE = 2_000
 #: With so many rows for each worker, a restore leaves keys cold. Fewer are in memory in half a second, where
 #: nobody has to fetch them.
 _LEFT_COLD_FROM = 50_000
+#: With fewer rows that come to a worker, slices that move are not read ahead.
+COPIED_FROM = 200
 #: So many bytes a row may take, if the bound for state is so small that fewer do not fit.
 _ROW_BYTES = 400
 
@@ -66,6 +71,30 @@ def _restored_rows_max(plan: Plan) -> int:
     if plan.state_memory is None:
         return _LEFT_COLD_FROM
     return min(_LEFT_COLD_FROM, plan.state_memory // _ROW_BYTES)
+
+
+def arriving_at(plan: Plan, index: int) -> list[HashRange]:
+    """The hashes that come to a worker when slices move."""
+    assert plan.moved_from is not None
+    if index >= plan.moved_from.workers:
+        return plan.owners.ranges(index)
+    return plan.owners.arriving(plan.moved_from, index)
+
+
+def copied_ahead(
+    plan: Plan, index: int, store: CheckpointStore, cut: Manifest
+) -> CopiedAhead | None:
+    """What a worker will read ahead, from this cut on; None if it is too little to be worth it."""
+    ranges = arriving_at(plan, index)
+    share = sum(own.high - own.low + 1 for own in ranges) / (1 << 32)
+    if share * sum(part.rows for part in cut.parts if part.kind == BUCKET) < COPIED_FROM:
+        return None
+    worker = Worker(
+        Layout(plan.graph, on_error=plan.on_error), index, plan.workers, owners=plan.owners
+    )
+    worker.keep_cold(RowsInMemory)
+    folder = plan.state_folder or default_folder()
+    return CopiedAhead(store, folder, ranges, worker.cold_stores().keys())
 
 
 class WorkerCuts(Protocol):
@@ -99,10 +128,15 @@ class WorkerCuts(Protocol):
         what steps begin with from backfills."""
 
     def moved(
-        self, store: CheckpointStore, cut: Manifest, lists: SavedLists, old: EngineWorker | None
+        self,
+        store: CheckpointStore,
+        cut: Manifest,
+        lists: SavedLists,
+        old: EngineWorker | None,
+        ahead: CopiedAhead | None,
     ) -> Iterator[Effects]:
         """Take over the slices of this worker by another owner table, a piece at a time: from its engine
-        in this process, if there is one, and from the cut."""
+        in this process, if there is one, from what was copied ahead, and from the cut."""
 
     def beginning(self, feed: Feed, last: Moment | None) -> Beginning:
         """Where a feed begins. ``last`` is the greatest global time that any sink has."""
@@ -190,17 +224,28 @@ class CutsByTime:
         return succeed(old, self.engine, moment, self._plan.carried, *begun)
 
     def moved(
-        self, store: CheckpointStore, cut: Manifest, lists: SavedLists, old: EngineWorker | None
+        self,
+        store: CheckpointStore,
+        cut: Manifest,
+        lists: SavedLists,
+        old: EngineWorker | None,
+        ahead: CopiedAhead | None,
     ) -> Iterator[Effects]:
         owners, before = self._plan.owners, self._plan.moved_from
         assert before is not None
         own = owners.ranges(self._index)
-        if old is None:
-            rows: Iterator[Row] = store.rows_in(cut, own, lists=lists)
-        else:
+        arriving = arriving_at(self._plan, self._index)
+        copied = {} if ahead is None else ahead.taken(cut)
+        kept: Iterator[Row] = iter(())
+        if old is not None:
             assert isinstance(old, Worker)
-            arriving = store.rows_in(cut, owners.arriving(before, self._index), lists=lists)
-            rows = chain(kept_rows(old, self.engine, cut.time, owners), arriving)
+            kept = kept_rows(old, self.engine, cut.time, owners)
+        stores = self.engine.cold_stores()
+        for step, copy in copied.items():
+            cold = stores[step]
+            assert isinstance(cold, SortedRuns)
+            cold.adopt(copy)
+        rows = chain(kept, store.rows_in(cut, arriving, lists=lists, left_out=copied))
         # The engine has to know the cut even if no rows follow.
         yield self.engine.restore(cut.time, [], [])
         scheduled: Iterator[Scheduled] = iter(())

@@ -47,7 +47,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 import zmq
 
 from emberflow.checkpoint.cuts.store import CheckpointStore
-from emberflow.checkpoint.errors import FencedError
+from emberflow.checkpoint.errors import CheckpointError, FencedError
 from emberflow.checkpoint.logs.front_log import FrontLogWriter
 from emberflow.engine.interface import EngineWorker
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Effects, Frame, Moment, Progress
@@ -57,6 +57,7 @@ from emberflow.engine.worker.worker import Worker
 from emberflow.errors import ERRORS_SINK, EmberflowError
 from emberflow.fronts.protocol import front_contract
 from emberflow.runners.interpreter import Collector, serving
+from emberflow.runners.live.cold.ahead import CopiedAhead
 from emberflow.runners.live.cold.bound import StateBound, default_limit, resident
 from emberflow.runners.live.mirror import Copied, Entered, Mirror, MirrorFeed, Released
 from emberflow.runners.live.observation import Observer
@@ -70,7 +71,13 @@ from emberflow.runners.live.wire.plan import Plan, WorkerNews
 from emberflow.runners.live.wire.questions import Answering
 from emberflow.runners.live.wire.sockets import Wire, WireError, own_address
 from emberflow.runners.live.worker.cut_writer import CutOrder, CutWriter
-from emberflow.runners.live.worker.cuts import Begun, Delivered, WorkerCuts, begun_of
+from emberflow.runners.live.worker.cuts import (
+    Begun,
+    Delivered,
+    WorkerCuts,
+    begun_of,
+    copied_ahead,
+)
 from emberflow.runners.live.worker.diverted import fit_to_travel
 from emberflow.runners.live.worker.feed import IDLE_MS, Feed
 from emberflow.runners.live.worker.journal import Journal
@@ -252,6 +259,8 @@ class WorkerLoop:
         #: What is left to it; None for the loop of a worker that is added, too.
         self._estate: Estate | None = None
         self._begun: Begun = ([], [])
+        #: If slices move to this worker: what it has read of them before.
+        self._ahead: CopiedAhead | None = None
         self._successor: _Successor | None = None
         #: What this loop gives to the version beside it; what this loop is given by the other one.
         self._twin: Mirror | None = None
@@ -392,6 +401,8 @@ class WorkerLoop:
 
     def _close_own(self) -> None:
         """End what no other version goes on with."""
+        if self._ahead is not None:
+            self._ahead.close()
         if self._observer is not None:
             self._observer.close()
         if self._cut_writer is not None:
@@ -422,6 +433,30 @@ class WorkerLoop:
                 )
         if delivered is not None and not plan.is_mirror:
             self._make_engine(delivered)
+        if plan.moved_from is not None:
+            self._copy_ahead()
+
+    def _copy_ahead(self) -> None:
+        """Read the slices that will come to this worker, from cuts of the workers that have them. The cut at
+        which they move adds to the last of these."""
+        plan, is_last = self.plan, False
+        assert plan.checkpoint is not None
+        store = CheckpointStore(plan.checkpoint)
+        while not is_last:
+            cut, is_last = self._awaited(protocol.AHEAD, TAKEOVER_SECONDS_MAX)
+            try:
+                if self._ahead is None and cut is not None and not is_last:
+                    self._ahead = copied_ahead(plan, self.index, store, cut)
+                if self._ahead is not None and cut is not None:
+                    self._ahead.bring_up(cut)
+                    if not is_last:
+                        self._ahead.settle(TAKEOVER_SECONDS_MAX)
+            except (OSError, CheckpointError) as error:
+                # Then the slices are read when they move, and whoever reads them then says so.
+                _log.warning("slices that move cannot be read ahead: %s", error)
+                self._ahead = None
+            self._link.send(protocol.COPIED, None)
+            self._link.flush()
 
     def _open_writers(self, left_out: frozenset[str] = frozenset()) -> None:
         """Open the sinks for the partitions here that have no writer."""
@@ -580,7 +615,7 @@ class WorkerLoop:
             old = None if self._estate is None else self._estate.engine
             if plan.moved_from is not None:
                 assert cut is not None
-                self._do_pieces(self._cuts.moved(store, cut, lists, old))
+                self._do_pieces(self._cuts.moved(store, cut, lists, old, self._ahead))
             elif old is not None:
                 assert cut is not None
                 begun, self._begun = self._begun, ([], [])
@@ -1074,6 +1109,8 @@ class _Successor:
         return True
 
     def loop(self) -> WorkerLoop:
+        if self._thread.ident is not None:
+            self._thread.join(_JOIN_SECONDS)  # it has told that it is ready, and ends
         assert self._loop is not None
         return self._loop
 
