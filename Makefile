@@ -114,7 +114,7 @@ bench-upgrade: setup ## how long output stands still while a new version takes o
 bench-elastic: setup ## what is late while the number of workers changes (QUICK=1)
 	@scripts/ensure-java $(BIN)/python bench/run.py elastic $(if $(QUICK),--quick)
 
-bench-state: setup ## memory a key, more keys than fit, restarts, transformWithState (ONLY="memory 1 5 20 restore spark", QUICK=1)
+bench-state: setup ## memory a key, more keys than fit, cuts, restarts, transformWithState (ONLY="memory 1 5 20 cuts restore spark", QUICK=1)
 	@scripts/ensure-java $(BIN)/python bench/run.py state $(addprefix --only ,$(ONLY)) $(if $(QUICK),--quick)
 
 bench-kafka: setup ## only Kafka, topic to topic

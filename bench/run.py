@@ -60,7 +60,7 @@ PARTS = {
     SPECULATION: ("model", "live"),
     NEXMARK: ("throughput", "latency"),
     UPGRADE: ("index", "keys", "million"),
-    STATE: ("memory", "1", "5", "20", "restore", "spark"),
+    STATE: ("memory", "1", "5", "20", "cuts", "restore", "spark"),
 }
 
 

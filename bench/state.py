@@ -31,7 +31,7 @@ KEYS = (100_000, 1_000_000, 5_000_000)
 MILLIONS = {"1": 1, "5": 1, "20": 4}
 #: How many keys `transformWithState` has: it does some thousand elements a second.
 SPARK_KEYS = 200_000
-PARTS = ("memory", *MILLIONS, "restore", "spark")
+PARTS = ("memory", *MILLIONS, "cuts", "restore", "spark")
 ROUNDS = 3
 BATCH = 2_000
 #: A run is left out where fewer bytes a key are available than this.
@@ -132,8 +132,8 @@ def available() -> int:
 
 
 def main(parts: Sequence[str] = PARTS, *, quick: bool = False) -> None:
-    """All parts, or some: memory a key; more keys than fit, for so many millions of keys; the time to the first
-    output of a restart; and PySpark's `transformWithState`."""
+    """All parts, or some: memory a key; more keys than fit, for so many millions of keys; how long cuts take, and
+    what waits for them; the time to the first output of a restart; and PySpark's `transformWithState`."""
     import cold
 
     if "memory" in parts:
@@ -142,6 +142,13 @@ def main(parts: Sequence[str] = PARTS, *, quick: bool = False) -> None:
         if millions in parts:
             keys = int(millions) * (10_000 if quick else 1_000_000)
             cold.main((keys,), gigabytes << (20 if quick else 30))
+    if "cuts" in parts:
+        import cuts
+
+        if quick:
+            cuts.main(20_000, rounds=1, count=50)
+        else:
+            cuts.main()
     if "restore" in parts:
         import restore
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emberflow import native
+from emberflow.engine.cuts import noted as changed
 from emberflow.engine.cuts.cut import Row
 from emberflow.engine.loops import items as loops
 from emberflow.engine.loops.runs import PlainRuns
@@ -322,6 +323,23 @@ def test_some_values_are_all_of_them_in_the_end(
         found += more
     assert found == list(values.values())
     assert some_values(values, 1_000, count) == (0, [])
+
+
+@given(st.lists(st.lists(st.integers(0, 300))), st.integers(0, 99))
+def test_what_a_capture_has_not_seen(batches: list[list[int]], most: int) -> None:
+    objects = [[number] for number in range(301)]
+    compiled, plain = ([set() for _ in range(changed.SETS)] for _ in range(2))
+    for batch in batches:
+        given = [objects[number] for number in batch]
+        found = _loops.fresh(given, compiled)
+        assert list(map(id, found)) == list(map(id, changed._fresh(given, plain)))
+        assert compiled == plain
+    noted = {id(objects[number]): objects[number] for batch in batches for number in batch}
+    left = noted.copy()
+    assert _loops.popped(noted, most) == changed._popped(left, most)
+    assert noted == left
+    with pytest.raises(ValueError, match="must have 64 sets, got 63"):
+        _loops.fresh([], compiled[1:])
 
 
 @given(common_keys, st.binary(max_size=40))

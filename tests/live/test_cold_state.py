@@ -35,7 +35,9 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 
 
 def row(key: Any, time: int, payload: Any = None) -> Row:
-    return Row("count", runs_module.key_hash(key), key, (time, key_hash(key) % 7 - 3), payload)
+    return Row(
+        "count", runs_module.hashes_of([key])[0], key, (time, key_hash(key) % 7 - 3), payload
+    )
 
 
 @pytest.mark.parametrize(
@@ -49,8 +51,8 @@ def test_what_is_put_is_given_back(
     monkeypatch.setattr(runs_module, "_PIECE_ROWS", piece)
     monkeypatch.setattr(
         runs_module,
-        "key_hash",
-        lambda key: key_hash(key) % hashes if hashes < 99 else key_hash(key),
+        "hashes_of",
+        lambda keys: [key_hash(key) % hashes if hashes < 99 else key_hash(key) for key in keys],
     )
     random, store, known = Random(small + hashes), SortedRuns(str(tmp_path)), dict[Any, Row]()
     keys: list[Any] = [f"k{n}" if n % 3 else n for n in range(900)]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from emberflow.checkpoint.cuts.store import CheckpointStore
+from emberflow.engine.cuts.cut import Row
 from emberflow.engine.messages import Moment
 from emberflow.runners.live.driver import cuts
 from emberflow.runners.live.driver.cuts import CutCommitter, CutsByTime
-from emberflow.runners.live.worker.cut_writer import CALM, QUICK, Captured, CutOrder
+from emberflow.runners.live.worker import cut_writer
+from emberflow.runners.live.worker.cut_writer import CALM, QUICK, Captured, CutOrder, CutWriter
 from tests.checkpoint.cases import graph
 
 
@@ -20,6 +23,9 @@ class Clock:
 
     def monotonic(self) -> float:
         return self.now
+
+    def thread_time(self) -> float:
+        return 0.0
 
 
 def committer_at(folder: Path) -> CutCommitter:
@@ -91,3 +97,56 @@ def test_a_cut_that_somebody_waits_for_adds_to_the_last_one(tmp_path: Path) -> N
         assert not committer.hurry()  # the workers know it
     finally:
         committer.close(10)
+
+
+class OneByOne:
+    """An engine whose captures take a millisecond a piece, and never end."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+
+    def begin_cut(self, moment: Moment, since: Moment) -> OneByOne:
+        return self
+
+    def next(self, limit: int) -> list[Row]:
+        self.clock.now += 0.001
+        return []
+
+
+def test_a_cut_of_many_rows_takes_of_what_a_busy_loop_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    writer = CutWriter(CheckpointStore(tmp_path), 0, 1)
+    try:
+        monkeypatch.setattr(cut_writer, "time", clock)
+        engine: Any = OneByOne(clock)
+
+        def rests() -> float:
+            """How long the capture rests behind the next piece."""
+            clock.now = max(clock.now, writer._rests_until)
+            writer.go_on(loop_is_busy=True)
+            begin = clock.now
+            while not writer.is_busy:
+                clock.now += 0.0001
+            return clock.now - begin
+
+        def looked(free: float) -> float:
+            """The share, when the loop had so much of the time left since the last look."""
+            clock.now += cut_writer._LOOK_SECONDS
+            writer.waited(cut_writer._LOOK_SECONDS * free)
+            writer.go_on(loop_is_busy=True)
+            return writer.share
+
+        writer.begin(engine, CutOrder(1, (5, 0), (4, 0), None), {})
+        assert looked(0.9) == CALM  # it may be a small one
+        assert rests() == pytest.approx(0.001 * (1 / CALM - 1), rel=0.1)
+        clock.now += cut_writer._LARGE_AFTER_SECONDS
+        assert CALM < looked(0.3) < looked(0.9) == cut_writer._LARGE_MAX
+        assert rests() < 0.001
+        assert looked(0.0) == CALM
+        writer.hurry()
+        assert looked(0.0) == QUICK
+    finally:
+        monkeypatch.undo()
+        writer.close(10)

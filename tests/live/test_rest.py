@@ -63,7 +63,7 @@ def test_what_comes_ends_the_rest(loop: Any) -> None:
 @pytest.mark.parametrize("busy", ["a front that is waited for", "a cut that is being stored"])
 def test_it_does_not_rest_while_something_depends_on_its_rounds(loop: Any, busy: str) -> None:
     if busy == "a cut that is being stored":
-        loop._cut_writer = SimpleNamespace(is_under_way=True)
+        loop._cut_writer = SimpleNamespace(is_under_way=True, waited=lambda seconds: None)
     else:
         loop._feeds.append(SimpleNamespace(hurries=True))
     assert set(waits(loop, 2 * QUIET)) == {1}

@@ -265,6 +265,9 @@ def of_loops(loops: Any) -> Iterator[Case]:
             [versions("a"), [], versions("b")] * 9, (-2, 0), (-8, 0), itself, Absent, Restored
         ],
     )  # fmt: skip
+    seen = [THING, TEXT, THING, LATER]
+    yield Case("fresh", loops.fresh, lambda: [list(seen), [set() for _ in range(64)]])
+    yield Case("popped", loops.popped, lambda: [dict(enumerate(seen)), 3])
     yield from of_histories(loops, reducing)
     for key in ("ascii", TEXT, "ä" * 999, "€" * 40, "\U0001f600" * 200, "\ud800", 7, 2**70):
         yield Case("hash_of_common", loops.hash_of_common, lambda own=key: [own])
@@ -505,6 +508,29 @@ def of_columns(modules: dict[str, Any]) -> Iterator[Case]:
     yield Case("prepare", rows.prepare, lambda: [Row])
     yield Case("row_buffers", rows.row_buffers, lambda: [[tuple(row) for row in saved]])
     yield Case("row_buffers, rows", rows.row_buffers, lambda: [list(saved)])
+    cold = [Row("count", 7 - each, key, (each, 0), each) for each, key in enumerate("abc")]
+    yield Case("cold_buffers", rows.cold_buffers, lambda: [list(cold)])
+
+    def columns_of(*others: Any) -> list[Any]:
+        hashes, *columns = rows.cold_buffers([*cold, *others])
+        return [hashes, *columns]
+
+    def loads(data: bytes) -> Any:
+        try:
+            return pickle.loads(data)
+        except (pickle.UnpicklingError, EOFError, ImportError) as error:
+            raise ValueError("no pickle") from error
+
+    def read() -> list[Any]:
+        return ["count", [5, 6, TEXT], [0, 1, 2], loads, *columns_of()[1:]]
+
+    def found() -> list[Any]:
+        hashes, *columns = columns_of()
+        return [["a", TEXT, "c"], [2, 1, 0], hashes, bytes(3), loads, *columns]
+
+    yield Case("cold_rows", rows.cold_rows, read)
+    yield Case("cold_rows, damaged", rows.cold_rows, lambda: [*read()[:8], b"pickles" * 99])
+    yield Case("cold_places", rows.cold_places, found)
 
 
 def of_trees(trees: Any) -> Iterator[Case]:

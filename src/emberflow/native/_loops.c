@@ -11,6 +11,7 @@
  */
 
 #include "headers/history.h"
+#include "headers/noted.h"
 #include "headers/runs.h"
 
 #define WORKERS_REMEMBERED 64
@@ -1149,6 +1150,8 @@ static PyMethodDef methods[] = {
     FAST(last_accumulators),
     FAST(trim_to_last),
     FAST(some_values),
+    FAST(fresh),
+    FAST(popped),
     {NULL, NULL, 0, NULL},
 };
 

@@ -321,9 +321,9 @@ add_row(Buffer *buffers, PyObject *row, PyObject *operation)
     return result;
 }
 
-/* What the module was told: that the rows of a cut have the fields that it reads. */
+/* What the module was told: the type of the rows of a cut, which have the fields that it reads. */
 typedef struct {
-    int is_prepared;
+    PyObject *row_type;
 } Known;
 
 static inline Known *
@@ -340,9 +340,25 @@ prepare(PyObject *module, PyObject *row)
 
     if (type == NULL)
         return NULL;
-    Py_DECREF(type);
-    known_of(module)->is_prepared = 1;
+    Py_XSETREF(known_of(module)->row_type, type);
     Py_RETURN_NONE;
+}
+
+/* The buffers as bytes; NULL with an exception. */
+static PyObject *
+bytes_of(const Buffer *buffers, int count)
+{
+    PyObject *made = PyTuple_New(count);
+    int i;
+
+    for (i = 0; made != NULL && i < count; i++) {
+        PyObject *bytes = PyBytes_FromStringAndSize(buffers[i].data, (Py_ssize_t)buffers[i].length);
+        if (bytes == NULL)
+            Py_CLEAR(made);
+        else
+            PyTuple_SET_ITEM(made, i, bytes);
+    }
+    return made;
 }
 
 /* row_buffers(rows) -> (hashes, key offsets, keys, times, fronts, child id offsets, child ids,
@@ -358,7 +374,7 @@ row_buffers(PyObject *module, PyObject *rows)
 
     if (check_arguments("row_buffers", parameters, 1, &rows, 1))
         return NULL;
-    if (!known_of(module)->is_prepared)
+    if (!known_of(module)->row_type)
         return unprepared("row_buffers");
     if (!PyList_GET_SIZE(rows) || !PyTuple_Check(PyList_GET_ITEM(rows, 0))
         || PyTuple_GET_SIZE(PyList_GET_ITEM(rows, 0)) != ROW_SIZE)
@@ -378,15 +394,7 @@ row_buffers(PyObject *module, PyObject *rows)
     }
     Py_DECREF(operation);
     if (result > 0) {
-        made = PyTuple_New(BUFFERS);
-        for (i = 0; made != NULL && i < BUFFERS; i++) {
-            PyObject *bytes =
-                PyBytes_FromStringAndSize(buffers[i].data, (Py_ssize_t)buffers[i].length);
-            if (bytes == NULL)
-                Py_CLEAR(made);
-            else
-                PyTuple_SET_ITEM(made, i, bytes);
-        }
+        made = bytes_of(buffers, BUFFERS);
     }
     else if (!result) {
         made = Py_NewRef(Py_None);
@@ -396,11 +404,36 @@ row_buffers(PyObject *module, PyObject *rows)
     return made;
 }
 
+#include "headers/cold.h"
+
 static PyMethodDef methods[] = {
     {"prepare", prepare, METH_O, NULL},
     {"row_buffers", row_buffers, METH_O, NULL},
+    {"cold_buffers", cold_buffers, METH_O, NULL},
+    FAST(cold_rows),
+    FAST(cold_places),
     {NULL, NULL, 0, NULL},
 };
+
+static int
+traverse(PyObject *module, visitproc visit, void *arg)
+{
+    Py_VISIT(known_of(module)->row_type);
+    return 0;
+}
+
+static int
+clear(PyObject *module)
+{
+    Py_CLEAR(known_of(module)->row_type);
+    return 0;
+}
+
+static void
+release(void *module)
+{
+    clear(module);
+}
 
 static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, add_interface},
@@ -415,6 +448,9 @@ static struct PyModuleDef definition = {
     .m_size = sizeof(Known),
     .m_methods = methods,
     .m_slots = slots,
+    .m_traverse = traverse,
+    .m_clear = clear,
+    .m_free = release,
 };
 
 PyMODINIT_FUNC

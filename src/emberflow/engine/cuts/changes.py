@@ -26,26 +26,34 @@ at every bucket.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Generic, TypeVar
 
+from emberflow.engine.cuts.noted import SETS, fresh, popped
 from emberflow.engine.messages import Moment
 
 B = TypeVar("B")
+
+#: So many lists of buckets are freed at once.
+_LET_GO = 2
 
 
 class Changes(Generic[B]):
     """Buckets by their identity. A bucket that is noted is kept alive, so no other gets its identity."""
 
-    __slots__ = ("_ahead", "_captured", "_noted", "_seen", "begun", "since")
+    __slots__ = ("_ahead", "_captured", "_noted", "_seen", "_settled", "begun", "since")
 
     def __init__(self, since: Moment) -> None:
         #: All buckets that changed at or after this are touched or noted.
         self.since = since
         self._noted: dict[int, B] = {}
-        self._captured: dict[int, B] = {}
+        #: Those of which the last cut has rows, as the capture found them.
+        self._captured: list[list[B]] = []
+        #: The same of a cut that is committed. They are let go a few at a time.
+        self._settled: list[list[B]] = []
         #: The buckets that the capture under way has still to look at.
         self._ahead: list[dict[int, B] | list[B]] = []
-        self._seen: set[int] = set()
+        self._seen: list[set[int]] = []
         #: The moment of the last cut that has begun, whether it is committed or not.
         self.begun = since
 
@@ -55,31 +63,37 @@ class Changes(Generic[B]):
     def note_all(self, buckets: list[B]) -> None:
         """Note buckets that a trim takes and whose first item is below the last cut that has begun."""
         self._noted.update(zip(map(id, buckets), buckets, strict=True))
+        self._let_go()
 
     def begin(self, moment: Moment, more: list[B]) -> None:
         """Begin a capture of all noted buckets, and of more. The one before may have been lost half way."""
         self.begun = moment
-        self._ahead += [more, self._noted, self._captured]
-        self._seen = set()
-        self._noted, self._captured = {}, {}
+        self._ahead += [more, self._noted, *self._captured]
+        self._seen = [set() for _ in range(SETS)]
+        self._noted, self._captured = {}, []
 
     def ahead(self, most: int) -> list[B]:
         """The next buckets for the capture to look at, ``most`` at most, each once; none when it is over.
         Others may be noted meanwhile."""
-        found: dict[int, B] = {}
+        found: list[B] = []
         while self._ahead and len(found) < most:
             source, left = self._ahead[-1], most - len(found)
             if isinstance(source, dict):
-                some = [source.popitem()[1] for _ in range(min(left, len(source)))]
+                some = popped(source, left)
             else:
                 some = source[-left:]
                 del source[-left:]
             if not source:
                 self._ahead.pop()
-            found.update(self._fresh(some))
-        if not self._ahead:
-            self._seen = set()
-        return list(found.values())
+            found += fresh(some, self._seen)
+        self._let_go()
+        return found
+
+    def _let_go(self) -> None:
+        """Free some of what is not needed any more: all of it at once would take long."""
+        del self._settled[-_LET_GO:]
+        if self._seen and not self._ahead:
+            self._seen.pop()
 
     @property
     def is_under_way(self) -> bool:
@@ -88,30 +102,28 @@ class Changes(Generic[B]):
 
     def all(self) -> list[B]:
         """All buckets that are noted, some of them more than once."""
-        noted = [*self._noted.values(), *self._captured.values()]
+        noted = [*self._noted.values(), *chain.from_iterable(self._captured)]
         for source in self._ahead:
             noted += source.values() if isinstance(source, dict) else source
         return noted
 
     def unseen(self, buckets: list[B]) -> list[B]:
-        """Those of these buckets that the capture under way has not looked at; from now on it has."""
-        return list(self._fresh(buckets).values())
+        """Those of these buckets that the capture under way has not looked at; from now on it has.
 
-    def _fresh(self, buckets: list[B]) -> dict[int, B]:
-        """The buckets that have not been seen, by identity. A bucket ahead was alive when the capture
-        began, and stays alive until it is seen; so no bucket that was seen had its identity. A bucket
-        that is begun later may have the identity of one that was seen, and is passed over: the cut
-        needs nothing of it."""
-        seen = self._seen
-        fresh = {id(bucket): bucket for bucket in buckets if id(bucket) not in seen}
-        seen.update(fresh)
-        return fresh
+        A bucket ahead was alive when the capture began, and stays alive until it is seen; so no bucket that was
+        seen had its identity. A bucket that is begun later may have the identity of one that was seen, and is
+        passed over: the cut needs nothing of it.
+        """
+        return fresh(buckets, self._seen)
 
     def captured(self, buckets: list[B]) -> None:
-        self._captured.update(zip(map(id, buckets), buckets, strict=True))
+        """The cut has rows of these buckets, which the capture has seen just now."""
+        if buckets:
+            self._captured.append(buckets)
 
     def committed(self, moment: Moment) -> None:
         """The cut at this moment is committed. If another has begun since, this changes nothing."""
         if moment == self.begun and not self._ahead:
-            self._captured = {}
+            self._settled += self._captured
+            self._captured = []
             self.since = moment

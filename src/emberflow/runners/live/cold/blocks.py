@@ -27,7 +27,7 @@ import mmap
 import os
 import pickle
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
@@ -36,6 +36,7 @@ from emberflow.checkpoint.cuts.columns import Ranges
 from emberflow.checkpoint.cuts.rows import RowColumns
 from emberflow.engine.cuts.cut import Row
 from emberflow.engine.messages import Moment
+from emberflow.runners.live.cold.encoding import cold_places, cold_rows
 
 if TYPE_CHECKING:
     import numpy as np
@@ -88,14 +89,12 @@ class Block:
         begin = int(self.ends[position - 1]) if position else 0
         return pickle.loads(self.records[begin : begin + int(self.key_sizes[position])])
 
-    def payload(self, position: int) -> Any:
-        begin = int(self.ends[position - 1]) if position else 0
-        begin += int(self.key_sizes[position])
-        return pickle.loads(self.records[begin : int(self.ends[position])])
+    @property
+    def columns(self) -> tuple[Any, ...]:
+        return self.times, self.fronts, self.key_sizes, self.ends, self.records
 
-    def row(self, operation: str, key_hash: int, position: int) -> Row:
-        place = (int(self.times[position]), int(self.fronts[position]))
-        return Row(operation, key_hash, self.key(position), place, self.payload(position))
+    def rows(self, operation: str, hashes: list[int], positions: list[int]) -> list[Row]:
+        return cold_rows(operation, hashes, positions, pickle.loads, *self.columns)
 
     def records_between(self, begin: int, end: int) -> pa.Array:
         import numpy as np
@@ -139,11 +138,6 @@ class Run:
     def __len__(self) -> int:
         return len(self.hashes)
 
-    def found_at(self, position: int) -> tuple[Block, int]:
-        """The block that has a row, and its position there."""
-        assert self._block is not None
-        return self._block, position
-
     def slices(self, begin: int, end: int) -> Iterator[tuple[Block, int, int]]:
         """The blocks that have these rows, and from where to where."""
         assert self._block is not None
@@ -158,29 +152,33 @@ class Run:
         )  # which is no hash, so it has no type for it
         return len(self) if is_behind_all else int(np.searchsorted(self.hashes, np.int32(hashed)))
 
-    def search(self, hashes: Hashes) -> Iterable[tuple[int, int]]:
+    def search(self, hashes: Hashes) -> tuple[list[int], list[int]]:
         """Of sorted hashes, those that are here: the position in the list, and the first one in the run."""
         import numpy as np
 
         firsts = np.searchsorted(self.hashes, hashes)
         inside = np.minimum(firsts, len(self.hashes) - 1)
         hits = np.flatnonzero(self.hashes[inside] == hashes)
-        return zip(hits.tolist(), firsts[hits].tolist(), strict=True)
+        return hits.tolist(), firsts[hits].tolist()
 
-    def place_of(self, position: int, hashed: int, key: Any) -> int | None:
-        """The position of the row of a key that was not taken, among those of its hash, which begin at a
-        position."""
-        while position < len(self) and self.hashes[position] == hashed:
-            if not self.taken[position]:
-                block, inside = self.found_at(position)
-                if block.key(inside) == key:
-                    return position
-            position += 1
-        return None
+    def places_of(self, keys: list[Any], firsts: list[int]) -> list[int]:
+        """The positions of the rows of keys that were not taken; -1 for a key that is not here. The rows of its
+        hash begin at the first one."""
+        assert self._block is not None
+        columns = self._block.columns
+        return cold_places(keys, firsts, self.hashes, self.taken, pickle.loads, *columns)
 
-    def take(self, position: int) -> None:
-        self.taken[position] = True
-        self.left -= 1
+    def rows_at(self, positions: list[int], operation: str, ended: int) -> list[Row]:
+        """The rows at some positions, but for those that have ended."""
+        assert self._block is not None
+        times = self._block.times
+        alive = [position for position in positions if times[position] > ended]
+        return self._block.rows(operation, self.hashes[alive].tolist(), alive)
+
+    def take(self, positions: list[int]) -> None:
+        """Take rows, each once."""
+        self.taken[positions] = True
+        self.left -= len(positions)
 
     def keep_only(self, ranges: Ranges) -> None:
         """Take all rows whose hashes are in none of these ranges."""
@@ -198,9 +196,8 @@ class Piece(NamedTuple):
     hashes: Hashes
     block: Block
 
-    def rows(self, operation: str) -> Iterator[Row]:
-        hashes, row = self.hashes.tolist(), self.block.row
-        return (row(operation, hashed, position) for position, hashed in enumerate(hashes))
+    def rows(self, operation: str) -> list[Row]:
+        return self.block.rows(operation, self.hashes.tolist(), list(range(len(self.hashes))))
 
     def columns(self, operation: str) -> Iterator[RowColumns]:
         """The same rows as a file of a cut takes them, some at a time if they are large."""
@@ -423,13 +420,26 @@ def unnamed_file(folder: str) -> BinaryIO:
 
 def on_disk(block: Block, folder: str) -> Block:
     """The same rows, mapped from one file."""
+    return _mapped((), block, folder)[1]
+
+
+def run_on_disk(hashes: Hashes, block: Block, folder: str) -> Run:
+    """The run of these rows, which are sorted, mapped from one file."""
     import numpy as np
 
-    columns = (block.times, block.fronts, block.ends, block.key_sizes, block.records)
+    mapped, own = _mapped((hashes,), block, folder)
+    return Run(np.frombuffer(mapped, np.int32, len(block), 28 * len(block)), own)
+
+
+def _mapped(more: tuple[Any, ...], block: Block, folder: str) -> tuple[mmap.mmap, Block]:
+    """A file with the columns of a block, more columns of 32 bits, and the records."""
+    import numpy as np
+
+    columns = (block.times, block.fronts, block.ends, block.key_sizes, *more, block.records)
     os.makedirs(folder, exist_ok=True)
     with unnamed_file(folder) as file:
         for column in columns:
-            file.write(memoryview(column).cast("B"))  # type: ignore[arg-type]
+            file.write(memoryview(column).cast("B"))
         file.flush()
         mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
     count = len(block)
@@ -437,4 +447,5 @@ def on_disk(block: Block, folder: str) -> Block:
         np.frombuffer(mapped, np.int64, count, number * 8 * count) for number in range(3)
     )
     key_sizes = np.frombuffer(mapped, np.int32, count, 24 * count)
-    return Block(times, fronts, key_sizes, ends, memoryview(mapped)[28 * count :])
+    records = memoryview(mapped)[(28 + 4 * len(more)) * count :]
+    return mapped, Block(times, fronts, key_sizes, ends, records)

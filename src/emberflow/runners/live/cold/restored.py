@@ -17,8 +17,10 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 from emberflow.checkpoint.cuts.columns import ColumnRun
+from emberflow.engine.cuts.cut import Row
 from emberflow.runners.live.cold.blocks import Block, Run, on_disk
 
 #: Blocks of a run that a merge keeps in memory: it goes through them in order.
@@ -37,7 +39,30 @@ class CutRun(Run):
         self._lock = threading.Lock()
         self._passing: OrderedDict[int, Block] = OrderedDict()
 
-    def found_at(self, position: int) -> tuple[Block, int]:
+    def places_of(self, keys: list[Any], firsts: list[int]) -> list[int]:
+        return [self._place_of(key, first) for key, first in zip(keys, firsts, strict=True)]
+
+    def _place_of(self, key: Any, first: int) -> int:
+        hashed = self.hashes[first]
+        for position in range(first, len(self)):
+            if self.hashes[position] != hashed:
+                break
+            if not self.taken[position]:
+                block, inside = self._found_at(position)
+                if block.key(inside) == key:
+                    return position
+        return -1
+
+    def rows_at(self, positions: list[int], operation: str, ended: int) -> list[Row]:
+        found: list[Row] = []
+        for position in positions:
+            block, inside = self._found_at(position)
+            if block.times[inside] > ended:
+                found += block.rows(operation, [int(self.hashes[position])], [inside])
+        return found
+
+    def _found_at(self, position: int) -> tuple[Block, int]:
+        """The block that has a row, and its position there."""
         begins = self._source.begins
         number = bisect_right(begins, position) - 1
         block = self._blocks[number]

@@ -26,11 +26,9 @@ oldest of them.
 
 from __future__ import annotations
 
-import pickle
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from emberflow.checkpoint.cuts.columns import ColumnRun, Ranges
@@ -38,24 +36,31 @@ from emberflow.checkpoint.cuts.rows import RowColumns
 from emberflow.checkpoint.errors import CheckpointError
 from emberflow.engine.cuts.cut import KeptRows, Row
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment
-from emberflow.runners.live.cold.blocks import Block, Piece, Run, RunFiles, merged_pieces
+from emberflow.runners.live.cold.blocks import (
+    Block,
+    Piece,
+    Run,
+    RunFiles,
+    merged_pieces,
+    run_on_disk,
+)
+from emberflow.runners.live.cold.encoding import encoded, hashes_of, numbers
 from emberflow.runners.live.cold.restored import CutRun
-from emberflow.values.hashing import HashRange, key_hash
+from emberflow.values.hashing import HashRange
 from emberflow.values.item import TIME_MIN
 
 if TYPE_CHECKING:
     from emberflow.runners.live.cold.blocks import Flags, Hashes
 
-PROTOCOL = 5
 #: So many runs or more are merged, when the first of them is not this many times as large as the others.
 _MERGED_TOGETHER = 4
 #: With so many rows or fewer, a merge takes some milliseconds, and nobody begins a thread for it.
 _SMALL_ROWS = 1 << 16
+#: So long after a restore the rows of the cut are left where they are: the first output needs some of them at once.
+_AFTER_RESTORE_SECONDS = 5.0
 #: Rows of a piece of a merge; and of one that the loop reads between two rounds.
 _PIECE_ROWS = 1 << 17
 _READ_ROWS = 1 << 12
-
-_hash_of = attrgetter("key_hash")
 
 
 class SortedRuns:
@@ -63,7 +68,7 @@ class SortedRuns:
 
     >>> import tempfile
     >>> store = SortedRuns(tempfile.gettempdir())
-    >>> row = Row("count", key_hash("ada"), "ada", (5, 0), 2)
+    >>> row = Row("count", hashes_of(["ada"])[0], "ada", (5, 0), 2)
     >>> len(store.put([row])), len(store)
     (0, 1)
     >>> store.take(["ada", "bob"]) == [row], len(store)
@@ -114,30 +119,21 @@ class SortedRuns:
         import numpy as np
 
         self._go_on()
-        keys, payloads, refused = _pickles(rows)
-        if refused:
-            rows = [row for number, row in enumerate(rows) if number not in refused]
-        if not rows:
+        columns, refused = encoded(rows)
+        if columns is None:
             return refused
         self._operation = rows[0].operation
-        count = len(rows)
-        hashes = np.fromiter(map(_hash_of, rows), np.int32, count)
-        order = np.argsort(hashes, kind="stable")
-        in_order = order.tolist()
-        places = [row.place for row in rows]
-        records = [keys[number] + payloads[number] for number in in_order]
+        hashes = numbers(columns[0], np.int32)
         block = Block(
-            np.fromiter((place[0] for place in places), np.int64, count)[order],
-            np.fromiter((place[1] for place in places), np.int64, count)[order],
-            np.fromiter(map(len, keys), np.int32, count)[order],
-            np.cumsum(np.fromiter(map(len, records), np.int64, count)),
-            b"".join(records),
+            numbers(columns[1], np.int64),
+            numbers(columns[2], np.int64),
+            numbers(columns[3], np.int32),
+            numbers(columns[4], np.int64),
+            columns[5],
         )
-        with RunFiles(self._folder) as files:
-            files.add(hashes[order], block)
-            self._runs.append(files.run())
+        self._runs.append(run_on_disk(hashes, block, self._folder))
         self.put_bytes += len(block.records)
-        self.put_rows += count
+        self.put_rows += len(block)
         self._merge_if_due()
         return refused
 
@@ -154,42 +150,42 @@ class SortedRuns:
     def _found(self, keys: Collection[Any], runs: Sequence[Run], *, takes: bool) -> list[Row]:
         import numpy as np
 
-        wanted = list(keys)
-        hashes = np.fromiter(map(key_hash, wanted), np.int32, len(wanted))
+        wanted = list(
+            dict.fromkeys(keys)
+        )  # a merge is told of keys that were taken, some of them twice
+        hashes = np.array(hashes_of(wanted), np.int32)
         order = np.argsort(hashes)
         hashes, wanted = hashes[order], [wanted[number] for number in order.tolist()]
         found: list[Row] = []
         for run in runs:
             if not run.left or not wanted:
                 continue
-            is_here: list[int] = []
-            for number, first in run.search(hashes):
-                position = run.place_of(first, int(hashes[number]), wanted[number])
-                if position is None:
-                    continue
-                is_here.append(number)
-                if takes:
-                    run.take(position)
-                block, inside = run.found_at(position)
-                if block.times[inside] > self._ended:
-                    found.append(block.row(self._operation, int(hashes[number]), inside))
+            is_here, positions = self._places(run, hashes, wanted)
             if not is_here:
                 continue
-            if takes and run.cut is not None:
-                self._take_older(run.cut, hashes[is_here], [wanted[number] for number in is_here])
+            found += run.rows_at(positions, self._operation, self._ended)
+            if takes:
+                run.take(positions)
+                if run.cut is not None:
+                    own = [wanted[number] for number in is_here]
+                    self._take_older(run.cut, hashes[is_here], own)
             hashes = np.delete(hashes, is_here)
             gone = set(is_here)
             wanted = [key for number, key in enumerate(wanted) if number not in gone]
         return found
 
+    def _places(self, run: Run, hashes: Hashes, keys: list[Any]) -> tuple[list[int], list[int]]:
+        """Of keys in the order of their hashes, the numbers of those that a run has, and their positions there."""
+        hits, firsts = run.search(hashes)
+        places = run.places_of([keys[number] for number in hits], firsts)
+        is_here = [number for number, place in zip(hits, places, strict=True) if place >= 0]
+        return is_here, [place for place in places if place >= 0]
+
     def _take_older(self, cut: int, hashes: Hashes, keys: list[Any]) -> None:
         """Take the rows that older cuts of the chain have of these keys."""
         for run in self._of_cut:
             if run.cut is not None and run.cut < cut and run.left:
-                for number, first in run.search(hashes):
-                    position = run.place_of(first, int(hashes[number]), keys[number])
-                    if position is not None:
-                        run.take(position)
+                run.take(self._places(run, hashes, keys)[1])
 
     def all(self) -> Iterator[Row]:
         return iter(self.kept(self._operation, BEFORE_ALL, AFTER_ALL))
@@ -217,7 +213,7 @@ class SortedRuns:
             len(self._of_cut) > 1 or any(isinstance(run, CutRun) for run in self._of_cut)
         ):
             self._merge = Merge(self._folder, self._of_cut, self._ended, newest_counts=True)
-            self._merge.start()
+            self._merge.start(_AFTER_RESTORE_SECONDS)
 
     def _merge_if_due(self) -> None:
         self._merge_cut()
@@ -275,6 +271,7 @@ class SortedRuns:
     def settle(self, seconds: float) -> None:
         """Wait for the merge under way, so long at most."""
         if self._merge is not None:
+            self._merge.begins.set()
             self._merge.join(seconds)
             self._go_on()
 
@@ -319,25 +316,6 @@ class RowsOnDisk(KeptRows):
                     yield left
 
 
-def _pickles(rows: Sequence[Row]) -> tuple[list[bytes], list[bytes], set[int]]:
-    """The pickles of keys and payloads, and the numbers of the rows that pickle does not take."""
-    dumps = pickle.dumps
-    try:
-        return (
-            [dumps(row[2], PROTOCOL) for row in rows],
-            [dumps(row[4], PROTOCOL) for row in rows],
-            set(),
-        )
-    except Exception:
-        taken, refused = [], set()
-        for number, row in enumerate(rows):
-            try:
-                taken.append((dumps(row[2], PROTOCOL), dumps(row[4], PROTOCOL)))
-            except Exception:
-                refused.add(number)
-        return [key for key, _ in taken], [payload for _, payload in taken], refused
-
-
 class Merge:
     """Makes one run of some others. If for each key the ``newest_counts``, they are the newest first."""
 
@@ -354,6 +332,9 @@ class Merge:
         )
         self._folder = folder
         self._is_ended = threading.Event()
+        #: Set when the thread has waited long enough.
+        self.begins = threading.Event()
+        self._rests_seconds = 0.0
         self._thread = threading.Thread(target=self.work, name="emberflow cold merge", daemon=True)
         #: What was taken since.
         self.taken_meanwhile: list[Any] = []
@@ -363,8 +344,9 @@ class Merge:
         self.is_done = False
         self.made: Run | None = None
 
-    def start(self) -> None:
-        """Merge in a thread."""
+    def start(self, after_seconds: float = 0.0) -> None:
+        """Merge in a thread, after some time."""
+        self._rests_seconds = after_seconds
         self._thread.start()
 
     def is_alive(self) -> bool:
@@ -376,9 +358,11 @@ class Merge:
     def end(self) -> None:
         """Leave the rest."""
         self._is_ended.set()
+        self.begins.set()
         self._thread.join()
 
     def work(self) -> None:
+        self.begins.wait(self._rests_seconds)
         try:
             with RunFiles(self._folder) as files:
                 for piece in self._pieces:

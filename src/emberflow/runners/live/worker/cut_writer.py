@@ -4,9 +4,12 @@ What is guaranteed: **a cut makes nothing else wait long.** The loop visits a li
 in a round and hands the rows to the thread through a bounded queue. When the queue is full, the capture
 waits and everything else goes on. The thread pickles, sorts, writes and syncs. While there is anything
 else to do, both take only a share of the time, and never more than some milliseconds in one go. The share
-is small: a cut is in no hurry. It is larger where somebody waits for the cut, also for one that is under
-way already. While the loop is idle neither of them rests, and none at all if everybody waits. `engine.cuts.cut`
-says what is captured, and why that is enough.
+is small: a cut is in no hurry. While the loop is idle neither of them rests, and none at all if everybody
+waits. `engine.cuts.cut` says what is captured, and why that is enough.
+
+The share is larger where somebody waits for the cut, also for one that is under way already; and for a cut of
+many rows, which would take long otherwise. That one takes of the time that the loop has left. A loop that is
+short of time leaves little, so a cut never costs throughput.
 
 If the disk takes no writes (it is full, or read-only), the writer abandons the cut and says so. A cut
 that is never committed changes nothing: the next one holds all that changed since the last one that was.
@@ -19,7 +22,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from emberflow.checkpoint.cuts.lists import SavedLists
 from emberflow.checkpoint.cuts.manifest import PartInfo
@@ -38,11 +41,23 @@ CALM = 0.05
 QUICK = 0.5
 #: ... and if everybody waits for it.
 AT_ONCE = 1.0
+#: The largest share of a cut of many rows; and it takes so many times as much as the loop has left, since the
+#: thread mostly runs beside the loop.
+_LARGE_MAX = 0.8
+_LARGE_TIMES = 1.5
+#: After this time a cut that is not done is one of many rows.
+_LARGE_AFTER_SECONDS = 0.15
+#: What the loop has left is looked at over so long a time.
+_LOOK_SECONDS = 0.05
 #: Rows that the thread encodes at once: three times as fast as those of one round.
 _ROWS_AT_ONCE = 2_000
+#: What most chunks have.
+_ONLY_ROWS = frozenset((Row,))
 #: Chunks between the loop and the thread.
 _CHUNKS_MAX = 32
 _REST_SECONDS_MAX = 0.1
+#: A loop that waits, waits for a millisecond or longer. A rest that is much shorter is none.
+_WAIT_SECONDS_MIN = 0.0003
 #: The loop is busy for so long after it last had something to do.
 _BUSY_SECONDS = 0.1
 
@@ -80,8 +95,12 @@ class CutWriter:
         self._capture: Capture | None = None
         #: From `begin` until `go_on` has told what was stored.
         self.is_under_way = False
-        self._share = CALM
+        #: The share that was ordered, and the one that a cut of many rows takes.
+        self._share = self._large_share = CALM
+        self._begun_at = 0.0
         self._rests_until = 0.0
+        #: How long the loop has waited for something to do, or captured, since it was looked at.
+        self._looked_at = self._free = 0.0
         #: When the loop last had something to do; how much CPU time the thread had used at its last rest.
         self._busy_at = 0.0
         self._rested_at = 0.0
@@ -98,7 +117,9 @@ class CutWriter:
     ) -> None:
         """Begin a cut: the engine has just heard of the progress to its moment."""
         self._capture = engine.begin_cut(order.moment, order.since)
-        self._share = order.share
+        self._share, self._large_share = order.share, CALM
+        self._begun_at = self._looked_at = time.monotonic()
+        self._free = 0.0
         self._positions = dict(positions)
         self.is_under_way = True
         self._orders.put_nowait(order)  # the coordinator orders one cut at a time
@@ -112,8 +133,7 @@ class CutWriter:
         begin = time.monotonic()
         if loop_is_busy:
             self._busy_at = begin
-        may_rest = loop_is_busy and self._share < AT_ONCE
-        if self.is_busy and (begin >= self._rests_until or not may_rest):
+        if self.is_busy:
             assert self._capture is not None
             rows = self._capture.next(_BUCKETS_A_ROUND)
             if rows is None:
@@ -121,7 +141,10 @@ class CutWriter:
             if rows is None or rows:
                 self._chunks.put_nowait(rows)
             end = time.monotonic()
-            self._rests_until = end + (end - begin) * (1 / self._share - 1)
+            self._free += end - begin
+            self._rests_until = end + (end - begin) * (1 / self.share - 1)
+        if self.is_under_way:
+            self._look(begin)
         try:
             result = self._results.get_nowait()
         except queue.Empty:
@@ -133,8 +156,32 @@ class CutWriter:
 
     @property
     def is_busy(self) -> bool:
-        """Whether the loop can capture more in the next round."""
-        return self._capture is not None and not self._chunks.full()
+        """Whether the loop can capture more now."""
+        return (
+            self._capture is not None
+            and not self._chunks.full()
+            and (not self._may_rest() or time.monotonic() >= self._rests_until - _WAIT_SECONDS_MIN)
+        )
+
+    def waited(self, seconds: float) -> None:
+        """The loop has waited so long for something to do."""
+        self._free += seconds
+
+    @property
+    def share(self) -> float:
+        """The share of the time that the cut under way takes of a loop that is busy."""
+        return max(self._share, self._large_share)
+
+    def _look(self, now: float) -> None:
+        """Find out what the loop has left, if the cut is one of many rows."""
+        seconds = now - self._looked_at
+        if seconds >= _LOOK_SECONDS:
+            if now - self._begun_at >= _LARGE_AFTER_SECONDS:
+                self._large_share = max(CALM, min(_LARGE_MAX, _LARGE_TIMES * self._free / seconds))
+            self._looked_at, self._free = now, 0.0
+
+    def _may_rest(self) -> bool:
+        return self._share < AT_ONCE and time.monotonic() - self._busy_at < _BUSY_SECONDS
 
     def close(self, seconds: float) -> None:
         self._ended.set()
@@ -212,7 +259,9 @@ class CutWriter:
                 if self._ended.is_set():
                     raise _Ended from None
                 continue
-            if chunk is not None:
+            if chunk is not None and _ONLY_ROWS.issuperset(map(type, chunk)):
+                rows += cast("list[Row]", chunk)
+            elif chunk is not None:
                 for each in chunk:
                     if isinstance(each, Row):
                         rows.append(each)
@@ -233,9 +282,9 @@ class CutWriter:
 
     def _rest(self) -> None:
         """Sleep between two pieces of work, so that a busy loop gets most of the time."""
-        if time.monotonic() - self._busy_at < _BUSY_SECONDS and self._share < AT_ONCE:
+        if self._may_rest():
             worked = time.thread_time() - self._rested_at
-            self._ended.wait(min(worked * (1 / self._share - 1), _REST_SECONDS_MAX))
+            self._ended.wait(min(worked * (1 / self.share - 1), _REST_SECONDS_MAX))
         self._rested_at = time.thread_time()
 
 

@@ -668,7 +668,10 @@ class WorkerLoop:
             any(feed.hurries for feed in self._feeds)
             or (self._cut_writer is not None and self._cut_writer.is_under_way)
         )
+        begin = time.monotonic()
         ready = self._poller.poll(_REST_MS if rests else _WAIT_MS)
+        if self._cut_writer is not None:
+            self._cut_writer.waited(time.monotonic() - begin)
         # What the driver says is mostly about promises. If there is more to it, the round tells.
         is_quiet = all(each is self._link.socket for each, _ in ready)
         self._quiet_rounds = self._quiet_rounds + 1 if is_quiet else 0
