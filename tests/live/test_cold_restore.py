@@ -167,7 +167,10 @@ def check_copies(folder: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> No
     """What was read from earlier cuts, and is brought up to the last one, against what a restore reads."""
     random = Random(seed)
     spread = random.choice((0, 0, 40))
-    monkeypatch.setattr(runs_module, "key_hash", lambda key: hash_of(key, spread))
+    monkeypatch.setattr(
+        runs_module, "hashes_of", lambda keys: [hash_of(key, spread) for key in keys]
+    )
+    monkeypatch.setattr(runs_module, "_AFTER_RESTORE_SECONDS", random.choice((0.0, 0.01)))
     store = CheckpointStore(folder / "checkpoint")
     chain_of_cuts(store, random, spread, cuts=5)
     cuts = store.cuts()
