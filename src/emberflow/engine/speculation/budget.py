@@ -12,6 +12,16 @@ minimal time. Mostly the few items of one element soon agree. Where they do not,
 on that element too; then the worker goes by turns (`turns`): it holds back all but what has the least
 turn of the minimal time. A new global time brings a new budget. A new turn of the same global time
 does not: presuming again would only repeat what came to nothing before.
+
+**Loops are not patient**, and a loop that a flow closes itself is bounded by its budget alone. A node is
+patient when it computes what is below the frontier of its stage (`patience`). All of a cycle is one stage:
+what any of its nodes holds, or is sent, may come round to all others. So the only input of such a node
+that is ever complete is that of the least global time in the cycle (and of that, in the order of turns).
+A patient loop would compute one global time, in as many round trips as it has hops, and then ask the acker
+for the next. That is what a cycle does whose budget is spent. So patience in a loop is a budget of
+nothing, and the budget is how far from that it may go: what is computed in vain is bounded by it for each
+move of the minimal time. Transactions are different, because their elements come in at a few nodes outside
+of the cycle. There they can wait (`window`), and from there one worker can take all of them (`gathering`).
 """
 
 from __future__ import annotations

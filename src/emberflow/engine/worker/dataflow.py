@@ -71,10 +71,13 @@ class Dataflow:
         self._mailboxes = mailboxes
         self._outbox = outbox
 
-    def use(self, node: int, machine: Stateful, process: Process) -> Process:
-        """From now on this is the machine of a node. Returns how the node ran before."""
-        before, self._process[node] = self._process[node], process
+    def use(self, node: int, machine: Stateful) -> None:
+        """From now on this is the machine of a node."""
         self._stateful[node] = machine
+
+    def process_by(self, node: int, process: Process) -> Process:
+        """Run a node by another process. Returns the one that it replaces. Call it before anything runs."""
+        before, self._process[node] = self._process[node], process
         return before
 
     def run(self, node: int, items: list[FlatItem], send: Send | None = None) -> None:

@@ -21,6 +21,7 @@ enters the region. Cuts, reads and moves find the rows at their owners.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from emberflow.engine.layout import Gatherable
 from emberflow.engine.machines.map import Process
@@ -77,8 +78,10 @@ class Gathering:
         self.host: int | None = None
         #: On the host: the rows, by state.
         self._guests: dict[int, Guests] = {}
-        #: How the states run otherwise.
-        self._own_process: dict[int, Process] = {}
+        #: By state: how it runs where this worker is not the host.
+        self._own_process: dict[int, Process] = {
+            node: dataflow.process_by(node, partial(self._process, node)) for node in region.rows
+        }
         #: What stands at the acker for versions that are not final.
         self._frame: Frame | None = None
         self._settled_below: Moment = BEFORE_ALL
@@ -159,7 +162,7 @@ class Gathering:
                 node, rows_node, machine, own, self._outbox, self._routes.owner_of(node)
             )
             self._guests[node] = guests
-            self._own_process[node] = self._swap(node, machine, guests.process)
+            self._swap(node, machine)
         self._routes.keep(self._nodes, here=True)
 
     def _disband(self) -> None:
@@ -168,16 +171,22 @@ class Gathering:
             own = self._dataflow.machines.stateful[node]
             own.replays += guests.machine.replays
             assert isinstance(own, AccessMachine)
-            self._swap(node, own, self._own_process.pop(node))
+            self._swap(node, own)
         self._guests = {}
         self._settled_below = BEFORE_ALL
         self._routes.keep(self._nodes, here=False)
 
-    def _swap(self, node: int, machine: AccessMachine, process: Process) -> Process:
+    def _swap(self, node: int, machine: AccessMachine) -> None:
+        self._dataflow.use(node, machine)
         self._cycle.use(node, machine)
         for window in self._windows:
             window.use(node, machine)
-        return self._dataflow.use(node, machine, process)
+
+    def _process(
+        self, node: int, items: list[FlatItem], failed: list[FlatItem]
+    ) -> list[list[FlatItem]]:
+        guests = self._guests.get(node)
+        return (self._own_process[node] if guests is None else guests.process)(items, failed)
 
     def receive(self, node: int, items: list[FlatItem]) -> None:
         """What has come for the rows of a state: from the host to an owner, or back."""
