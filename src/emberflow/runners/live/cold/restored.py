@@ -2,8 +2,8 @@
 
 What is guaranteed: **a worker is ready before it has read its state.** To restore it reads the hashes of
 its keys (`checkpoint.cuts.columns`). When somebody asks for a key, the row group that has it is read, all
-its rows become a block on the worker's own disk, and none of them is decoded but the one. Meanwhile a
-thread merges all of them into one ordinary run (`runs`), and then the files are not needed any more.
+its rows become a block on the worker's own disk, and none of them is decoded but the one. Some seconds later
+a thread merges all of them into one ordinary run (`runs`), and then the files are not needed any more.
 
 The files of a cut are removed when the next cut that holds everything is committed. That one has read
 them all. Where a file system does not keep open files that are removed, and the disk was too full for the
