@@ -1,13 +1,18 @@
 """A driver that is there to be killed: live queries from a topic to a topic, for ever.
 
+Its first query goes on with one worker more and with as many as before, again and again.
+
 python tests/spark/kafka_driver.py WORKERS SERVERS CHECKPOINTS [IN OUT IDLE_MS|never]...
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -59,15 +64,29 @@ def started(
     )
 
 
+def rescale_for_ever(query: LiveQuery, workers: int) -> None:
+    for number in itertools.cycle((workers + 1, workers)):
+        time.sleep(0.5)
+        try:
+            query.rescale(workers=number, timeout=60)
+        except (
+            ef.EmberflowError
+        ) as error:  # a worker that is added was killed, or the query is over
+            logging.warning("%d workers: %s", number, error)
+        else:
+            logging.warning("%d workers", number)
+
+
 def main(workers: int, servers: str, checkpoints: Path, routes: list[tuple[str, str, str]]) -> None:
     from emberflow.commands.session import spark_session
 
     logging.basicConfig(format="%(asctime)s %(message)s")
-    with spark_session(master=f"local[{workers * len(routes) + 1}]", name="index") as spark:
+    with spark_session(master=f"local[{(workers + 1) * len(routes) + 1}]", name="index") as spark:
         queries = [
             started(spark, workers, servers, checkpoints / str(number), route)
             for number, route in enumerate(routes)
         ]
+        threading.Thread(target=rescale_for_ever, args=(queries[0], workers), daemon=True).start()
         # For whoever reads the log of a test that failed.
         while not any(query.awaitTermination(2) for query in queries):
             for query in queries:

@@ -305,6 +305,8 @@ def test_the_output_topics_never_show_who_was_killed(
 ) -> None:
     """Two queries of one driver. The output of the first equals the reference to the byte.
 
+    The first one's number of workers changes all the time, so kills come in the middle of that, too.
+
     In the second, which a soak has, a silent partition promises more than it keeps: its timestamps are long
     past, so each record comes later than was promised, and its time is a choice. In which order its
     partitions meet is the query's own affair, so each has words of its own. Should a later life choose

@@ -624,9 +624,12 @@ class Supervision:
 
         def met() -> None:
             """All workers are there: they read ahead what will come to them, and are prepared then."""
-            old.give_cut(
-                lambda cut: coordinator.copy(cut, is_last=False, copied=lambda: prepared(None))
-            )
+            with self._changing:
+                if upgrade.waits_for(coordinator):  # otherwise it was given up
+                    old.give_cut(read)
+
+        def read(cut: Manifest | None) -> None:
+            coordinator.copy(cut, is_last=False, copied=lambda: prepared(None))
 
         def bring_up(cut: Manifest | None) -> None:
             coordinator.copy(cut, is_last=True, copied=old.brought_up)

@@ -40,11 +40,13 @@ class CopiedAhead:
     def bring_up(self, cut: Manifest) -> None:
         """Read what a cut has, and those before had not."""
         parts = frozenset(part.path for part in cut.parts)
-        if not self._stores or not self._read <= parts:
+        if not self._read <= parts or not self._read:
             self.close()
             for step, runs in self._store.columns(cut, self._ranges, self._steps).items():
                 self._stores[step] = SortedRuns(self._folder, is_ahead=True)
                 self._stores[step].begin_with(step, runs)
+        elif not self._stores:
+            pass  # all steps have lists
         elif self._read != parts:
             newer = self._store.columns(cut, self._ranges, self._stores, without=self._read)
             for step in self._stores.keys() - newer.keys():  # it has lists now

@@ -327,6 +327,8 @@ class Coordinator:
     def give_cut(self, take: Callable[[Manifest | None], None]) -> None:
         """Call this with the last cut that counts; None if there is nothing to save yet. Until a takeover is
         over, or cancelled, all cuts add to it."""
+        if self.committer is not None:
+            self.committer.only_adds = True
         self._wants_cut = take
         self.flush()
 
@@ -739,7 +741,6 @@ class Coordinator:
         if take is None or self.phase != "running":
             return
         assert committer is not None
-        committer.only_adds = True
         if committer.hurry():
             self._send_all(protocol.HURRY, None)
         if not committer.is_idle:

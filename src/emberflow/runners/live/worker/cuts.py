@@ -93,8 +93,10 @@ def copied_ahead(
         Layout(plan.graph, on_error=plan.on_error), index, plan.workers, owners=plan.owners
     )
     worker.keep_cold(RowsInMemory)
-    folder = plan.state_folder or default_folder()
-    return CopiedAhead(store, folder, ranges, worker.cold_stores().keys())
+    steps = worker.cold_stores().keys()
+    if not steps:
+        return None
+    return CopiedAhead(store, plan.state_folder or default_folder(), ranges, steps)
 
 
 class WorkerCuts(Protocol):
