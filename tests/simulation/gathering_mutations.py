@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 
 from emberflow.engine.loops.accesses import NO_ABORTS, StateBucket
-from emberflow.engine.messages import Arrangement, Frame, Moment, Phase
+from emberflow.engine.messages import Arrangement, Moment, Phase
 from emberflow.engine.progress import arrangements as arrangements_module
 from emberflow.engine.speculation.window import Window
 from emberflow.engine.worker import gathering as gathering_module
 from emberflow.engine.worker import guests as guests_module
 from emberflow.engine.worker.gathering import Gathering
 from emberflow.engine.worker.guests import Guests
-from emberflow.engine.worker.outbox import Outbox
 from emberflow.engine.worker.regions import Cycle
 from emberflow.values.item import FlatItem
 
@@ -103,20 +102,7 @@ def versions_of_aborted_transactions(patch: pytest.MonkeyPatch) -> None:
 @breaks
 def a_wait_that_nobody_knows_of(patch: pytest.MonkeyPatch) -> None:
     """What waits for its row is not in flight."""
-    admitted = Guests._admitted
-
-    def changed(self: Guests, items: list[FlatItem]) -> list[FlatItem]:
-        with pytest.MonkeyPatch.context() as own:
-            own.setattr(Outbox, "hold", lambda self, frame: None)
-            return admitted(self, items)
-
-    def arrive(self: Guests, key: Any, row: Any) -> list[FlatItem]:
-        self._waiting[key] = (self._waiting[key][0], list[Frame]())
-        return arrived(self, key, row)
-
-    arrived = Guests.arrive
-    patch.setattr(Guests, "_admitted", changed)
-    patch.setattr(Guests, "arrive", arrive)
+    patch.setattr(Guests, "_hold", lambda self: None)
 
 
 @breaks

@@ -67,6 +67,11 @@ def test_nor_does_it_through_crashes_and_moves() -> None:
         judged_with_crashes_and_cuts(fickle(drawn(seed)))
 
 
+def test_items_of_one_place_do_not_overtake_each_other() -> None:
+    """The first two need a row that is not here, and the next one has another row: one case of thousands."""
+    judged_with_crashes_and_cuts(fickle(transactions_with_moves(5_448)))
+
+
 @pytest.mark.parametrize("broken", BREAKS, ids=lambda broken: broken.__name__.replace("_", " "))
 def test_it_is_caught(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
     broken(monkeypatch)

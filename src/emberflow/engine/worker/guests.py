@@ -7,7 +7,7 @@ have always been.
 - The first access of a row waits until the owner has sent it (*ask* and *row*). Nothing below the moment
   of the arrangement is in flight by then, and all that the host has sent for this row is ahead of the
   question on the same link. So what the owner has is what the access has to see. What waits is in
-  flight: it is acked as a frame that the host sends to itself.
+  flight: it is acked as a frame that the host sends to itself. What has the same place waits too.
 - When nothing below a frontier can arrive at the region any more, the versions below it are final. The
   host sends those that count to the owners (*version*), each once and in order, and keeps the last one of
   each row. Until then it holds a frame at the least of them, which keeps the minimal time below. That
@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from emberflow.engine.loops.accesses import AccessEntry, StateBucket
-from emberflow.engine.loops.items import sort_by_place
 from emberflow.engine.machines.state import AccessMachine
 from emberflow.engine.messages import BEFORE_ALL, Frame, Moment
 from emberflow.engine.worker.outbox import Outbox
@@ -56,8 +55,11 @@ class Guests:
         self._owner_of = owner_of
         #: By key of a row that is here: the place of the last version that its owner has.
         self._known: dict[Any, Place] = {}
-        #: What waits for a row, and the frames that stand for it.
-        self._waiting: dict[Any, tuple[list[FlatItem], list[Frame]]] = {}
+        #: The rows that have been asked for.
+        self._asked: set[Any] = set()
+        #: What waits, in the order it came, and the frame that stands for it.
+        self._waiting: list[FlatItem] = []
+        self._frame: Frame | None = None
         #: The rows that have accesses or aborts which are not final.
         self._dirty: dict[Any, None] = {}
         #: Nothing in them that is not final is below this; None if there is nothing.
@@ -73,7 +75,7 @@ class Guests:
         """As the machine of the state does; what has to wait for its row comes again later."""
         known, dirty = self._known, self._dirty
         self.items += len(items)
-        if not known.keys() >= {item[2][0] for item in items}:
+        if self._waiting or not known.keys() >= {item[2][0] for item in items}:
             items = self._admitted(items)
         if items:
             for item in items:
@@ -85,40 +87,53 @@ class Guests:
 
     def _admitted(self, items: list[FlatItem]) -> list[FlatItem]:
         """The items whose rows are here. The others wait, and their rows are asked for."""
-        known, waiting = self._known, self._waiting
-        admitted: list[FlatItem] = []
-        kept: dict[Any, list[FlatItem]] = {}
+        missing: dict[Any, Place] = {}
         for item in items:
             key = item[2][0]
-            if key in known:
-                admitted.append(item)
-            else:
-                kept.setdefault(key, []).append(item)
-        for key, own in kept.items():
+            if key not in self._known and key not in self._asked:
+                place = _identity_of(item)
+                missing[key] = min(missing.get(key, place), place)
+        for key, place in missing.items():
             owner = self._owner_of(key)
             if owner == self._outbox.index:
                 self._begin(key, row_of(self._own, key))
-                admitted += own
                 continue
-            frame = self._outbox.frame([(self.node, own)])
-            self._outbox.hold(frame)
-            if key in waiting:
-                waiting[key][0].extend(own)
-                waiting[key][1].append(frame)
-                continue
-            waiting[key] = list(own), [frame]
+            self._asked.add(key)
             self.fetched += 1
-            ask = (min(map(_identity_of, own)), 0, (ASK, key, self._outbox.index))
+            ask = (place, 0, (ASK, key, self._outbox.index))
             self._outbox.post(owner, self._rows_node, [ask])
-        sort_by_place(admitted)
-        return admitted
+        return self._take([*self._waiting, *items])
+
+    def _take(self, items: list[FlatItem]) -> list[FlatItem]:
+        """The items that can go on; the others wait. Of one place, none overtakes another: what takes it
+        back, or takes its place, may be of another row."""
+        taken: list[FlatItem] = []
+        left: list[FlatItem] = []
+        places: set[Place] = set()
+        for item in items:
+            if item[2][0] in self._known and item[0] not in places:
+                taken.append(item)
+            else:
+                left.append(item)
+                places.add(item[0])
+        self._waiting = left
+        self._hold()
+        return taken
+
+    def _hold(self) -> None:
+        """One frame stands for all that waits."""
+        if self._frame is not None:
+            self._outbox.finish([self._frame])
+            self._frame = None
+        if self._waiting:
+            self._frame = self._outbox.frame([(self.node, self._waiting)])
+            self._outbox.hold(self._frame)
 
     def arrive(self, key: Any, row: tuple[Place, Any] | None) -> list[FlatItem]:
         """A row has come: what has waited for it."""
-        items, frames = self._waiting.pop(key)
-        self._outbox.finish(frames)
+        self._asked.remove(key)
         self._begin(key, row)
-        return items
+        return self._take(self._waiting)
 
     def _begin(self, key: Any, row: tuple[Place, Any] | None) -> None:
         self._known[key] = BEFORE_ALL if row is None else row[0]
@@ -172,13 +187,14 @@ class Guests:
         return found
 
     def _forget(self) -> None:
-        for key in [key for key in self._known if key not in self._dirty]:
+        used = {item[2][0] for item in self._waiting} | self._dirty.keys()
+        for key in [key for key in self._known if key not in used]:
             del self._known[key]
             self.machine.buckets.pop(key, None)
 
     def held(self) -> list[Frame]:
         """What waits for a row, as frames."""
-        return [frame for _, frames in self._waiting.values() for frame in frames]
+        return [] if self._frame is None else [self._frame]
 
 
 def _identity_of(item: FlatItem) -> Place:
