@@ -9,7 +9,7 @@ waits. `engine.cuts.cut` says what is captured, and why that is enough.
 
 The share is larger where somebody waits for the cut, also for one that is under way already; and for a cut of
 many rows, which would take long otherwise. That one takes of the time that the loop has left. A loop that is
-short of time leaves little, so a cut never costs throughput.
+short of time leaves little.
 
 If the disk takes no writes (it is full, or read-only), the writer abandons the cut and says so. A cut
 that is never committed changes nothing: the next one holds all that changed since the last one that was.
