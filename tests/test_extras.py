@@ -146,6 +146,7 @@ for module in {modules!r}:
             "diff",
             "upgrade",
             "rescale",
+            "rebalance",
             "top",
             "ui",
             "verify",

@@ -23,6 +23,7 @@ from emberflow.commands.diagnosis import doctor as diagnosis
 from emberflow.commands.diff import diff as diff_of
 from emberflow.commands.diff import drawing_of
 from emberflow.commands.elements import load_elements
+from emberflow.commands.rescale import rebalance as rebalance_query
 from emberflow.commands.rescale import rescale as rescale_query
 from emberflow.commands.run import given_carry
 from emberflow.commands.run import run as run_live
@@ -204,6 +205,23 @@ def rescale(
     """
     rescale_query(name, workers, seconds=timeout)
     print(f"{name} runs with {workers} worker{'s' if workers > 1 else ''}")
+
+
+@app.command()
+def rebalance(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The name of a query that runs here.")
+    ],
+    *,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait until they have moved.")] = 120.0,
+) -> None:
+    """Move keys of a query that runs from its busiest workers to the idlest, if it pays.
+
+    Its output stays the same.
+    """
+    moved = rebalance_query(name, seconds=timeout)
+    slices = f"{moved} slice{'s' if moved > 1 else ''}"
+    print(f"{name}: {slices} moved" if moved else f"{name}: nothing moved, it would not pay")
 
 
 @app.command()

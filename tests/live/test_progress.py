@@ -10,12 +10,14 @@ import pytest
 from emberflow.engine.interface import Statistics
 from emberflow.engine.messages import AFTER_ALL, Bundle, Progress
 from emberflow.fronts import Iterable
+from emberflow.runners.live.balance.ledger import Ledger
 from emberflow.runners.live.driver.progress import Gauge, Latencies, LiveProgress
 from emberflow.runners.live.wire.plan import WorkerNews
 from emberflow.runners.live.worker import feed as feeding
 from emberflow.runners.live.worker.feed import Feed
 from emberflow.runners.live.worker.store import Store
 from emberflow.values.item import GlobalTime
+from emberflow.values.owners import equal_owners
 
 
 def bundle(*times: int) -> Bundle:
@@ -101,6 +103,8 @@ def look(gauge: Gauge, *told: WorkerNews) -> LiveProgress:
         progress=Progress((9, 0), (AFTER_ALL,)),
         latencies=Latencies(),
         committer=None,
+        ledger=Ledger(2),
+        owners=equal_owners(2),
     )
     return gauge.look(coordinator)
 
@@ -113,7 +117,8 @@ def test_a_progress_sums_up_what_workers_told_and_counts_from_the_one_before() -
     assert (first.waiting, first.unstored, first.minimalTimeLagMs) == (2, 4, 7.0)
     assert (first.minimalTime, first.replayRatio, first.loadPerWorker) == ((9, 0), 1.5, [40, 40])
     assert first.waitedMs == {"buffers": 10.0, "barriers": 2.0}
-    assert first.cpuPerWorker == [0.0, 0.0]
+    assert first.cpuPerWorker == first.busyPerWorker == [0.0, 0.0]
+    assert first.slicesPerWorker == [512, 512]
     assert first.inputRowsPerSecond == 2 * first.processedRowsPerSecond > 0
     second = look(gauge, news(1, cpu_seconds=1.5, bucket_items=None), news(0))
     assert (second.elements, second.numInputRows, second.processedRowsPerSecond) == (20, 0, 0)

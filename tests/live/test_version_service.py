@@ -120,3 +120,18 @@ def test_a_number_of_workers_is_passed_on_and_its_error_comes_back() -> None:
     service.rescale = refused
     with pytest.raises(ef.InputError, match="there are no 9 slots"):
         service.serve("rescale", {"workers": 9, "seconds": 5})
+
+
+def test_what_a_rebalance_has_moved_comes_back_and_so_does_its_error() -> None:
+    service = VersionService()
+    with pytest.raises(ef.InputError, match="has not begun yet"):
+        service.serve("rebalance", {"seconds": 5})
+    service.rebalance = lambda seconds: int(seconds) + 12
+    assert service.serve("rebalance", {"seconds": 5}) == 17
+
+    def refused(seconds: float) -> int:
+        raise ef.EmberflowError("slices of keys move between workers at a cut by time")
+
+    service.rebalance = refused
+    with pytest.raises(ef.InputError, match="at a cut by time"):
+        service.serve("rebalance", {"seconds": 5})

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from itertools import count
+from typing import Any, ClassVar
 
 import emberflow as ef
+from emberflow.engine.messages import Effects
+from emberflow.engine.worker.loads import SliceLoad
+from emberflow.engine.worker.worker import Worker
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.simulation import Options, Simulation, SimulationResult
 from tests.effort import few
@@ -86,3 +91,40 @@ def test_load_is_told_by_worker() -> None:
     assert max(load) < len(WORDS)
     assert sum(worker.items_sent for worker in result.statistics) <= 2 * len(WORDS)
     assert [worker.elements for worker in result.statistics] == [len(WORDS), 0, 0, 0]
+
+
+class Weighed(Worker):
+    """Samples the load of its slices, with a clock that goes on by one at each look."""
+
+    made: ClassVar[list[Weighed]] = []
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.loads = self.weigh(partial(next, count()))
+        self.reported: list[SliceLoad] = []
+        Weighed.made.append(self)
+
+    def progress(self, *given: Any) -> Effects:
+        self.reported += self.loads.report().values()
+        return super().progress(*given)
+
+
+def test_samples_add_up_to_what_ran_and_change_nothing() -> None:
+    sampled = 0
+    for seed in range(few(30)):
+        case = Case.out_of_order(300_000 + seed)
+        plain = case.run()
+        Weighed.made = []
+        weighed = case.run(worker=Weighed)
+        assert (weighed.trace, weighed.outputs) == (plain.trace, plain.outputs)
+        for worker, statistics in zip(Weighed.made, weighed.statistics, strict=True):
+            loads = worker.loads
+            worker.reported += loads.report().values()
+            keyed = {case.graph.nodes[node].name for node in loads.nodes}
+            ran = sum(n for name, n in statistics.items_of.items() if name in keyed)
+            items = sum(load.items for load in worker.reported)
+            assert ran - loads.unsampled == items
+            assert sum(load.replays for load in worker.reported) <= statistics.replays + 1e-6
+            assert sum(load.seconds for load in worker.reported) <= items + 1e-6
+            sampled += len(worker.reported)
+    assert sampled > 300

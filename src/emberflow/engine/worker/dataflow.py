@@ -14,6 +14,7 @@ from typing import TypeAlias
 from emberflow.engine.layout import Layout, Machines, Stateful
 from emberflow.engine.machines.map import Process
 from emberflow.engine.worker.barriers import Barriers
+from emberflow.engine.worker.loads import Loads
 from emberflow.engine.worker.mailboxes import Mailboxes
 from emberflow.engine.worker.outbox import Outbox
 from emberflow.engine.worker.routing import Routes
@@ -60,6 +61,8 @@ class Dataflow:
         self.given_of = {node: [0] * len(layout.readers[node]) for node in layout.nodes}
         #: The node that runs just now, and its items: for those who look on from another thread.
         self.running: tuple[int, list[FlatItem]] | None = None
+        #: Samples how much work the slices make, if anybody wants to know.
+        self.loads: Loads | None = None
         self._failures = layout.failures
         self._closers = layout.closers
         self._process = machines.process
@@ -95,7 +98,11 @@ class Dataflow:
                 machine.items_since += len(items)
                 if machine.cold_keys:
                     machine.fetch(items)
-            outputs = self._process[node](items, failed)
+            loads = self.loads
+            if loads is None or not loads.is_due(node, len(items)):
+                outputs = self._process[node](items, failed)
+            else:
+                outputs = loads.run(node, self._process[node], machine, items, failed)
             given = self.given_of[node]
             readers = zip(self.layout.readers[node], outputs, strict=True)
             for port, (reader, output) in enumerate(readers):

@@ -23,7 +23,7 @@ and gathers what they give.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -41,6 +41,7 @@ from emberflow.engine.speculation.turns import TurnOf, turns_of
 from emberflow.engine.worker.barriers import Barriers
 from emberflow.engine.worker.dataflow import Dataflow
 from emberflow.engine.worker.gathering import Gathering
+from emberflow.engine.worker.loads import Loads
 from emberflow.engine.worker.mailboxes import Mailboxes
 from emberflow.engine.worker.outbox import Outbox
 from emberflow.engine.worker.regions import Cycle
@@ -343,6 +344,11 @@ class Worker:
         return None
 
     # Looking at it.
+
+    def weigh(self, clock: Callable[[], float]) -> Loads:
+        """Sample how much work the slices make here, from now on. ``clock`` tells the time that it has worked."""
+        self._dataflow.loads = loads = Loads(self.layout, clock)
+        return loads
 
     @property
     def barriers(self) -> dict[int, dict[int, Barrier]]:

@@ -19,6 +19,7 @@ from emberflow.fronts.protocol import Front, FrontContract, front_contract
 from emberflow.graph.nodes import Graph, Group, with_late_sink, with_unit
 from emberflow.graph.versions import Carry, checked_carry
 from emberflow.runners.diversion import checked_on_error, known_sinks, refusing
+from emberflow.runners.live.balance.pace import Elasticity
 from emberflow.runners.live.driver.cluster import (
     CoordinatorAddress,
     check_cluster,
@@ -113,6 +114,8 @@ class LiveBuilder:
         ``stateMemory`` is how much of its state each worker keeps in memory, as ``"4g"``; cold keys beyond
         that are on its own disk, in ``stateFolder``. By default state may take half of the memory that
         the machine or the container has, and the folder is that of Spark's temporary files.
+
+        ``rebalance`` lets keys move from busy workers to idle ones by themselves: see docs/elastic.md.
 
         ``uiPort`` serves the page that shows the query, at ``query.ui``: a port, or 0 for a free one.
         """
@@ -306,6 +309,7 @@ class LiveBuilder:
             takes_versions=self._options["upgrades"],
             state_memory=self._options["stateMemory"],
             state_folder=self._options["stateFolder"],
+            elasticity=_elasticity(self._options),
             is_observed=self._options["upgrades"]
             or self._options["httpPort"] is not None
             or self._options["uiPort"] is not None,
@@ -324,6 +328,18 @@ def _default_credit(fronts: Mapping[str, Any], workers: int, options: Mapping[st
     if alone and options["ordering"] == "time":
         return _CREDIT_ALONE * (workers + 1)
     return _CREDIT
+
+
+def _elasticity(options: Mapping[str, Any]) -> Elasticity:
+    elasticity = Elasticity(rebalances=options["rebalance"])
+    if elasticity.is_on and (
+        options["checkpointLocation"] is None or options["ordering"] != "time"
+    ):
+        raise InputError(
+            "keys move between workers at a cut by time: with the option 'rebalance', set "
+            ".option('checkpointLocation', ...), and leave ordering at 'time'."
+        )
+    return elasticity
 
 
 def _counted(key: str, duration: Duration, unit: Unit) -> int:
@@ -447,6 +463,7 @@ _OPTIONS: dict[str, tuple[Any, Callable[[str, object], Any]]] = {
     "uiPort": (None, _number_up_to(65_535)),
     "stateMemory": (None, _size),
     "stateFolder": (None, _location),
+    "rebalance": (False, _yes_or_no),
 }
 
 

@@ -18,6 +18,7 @@ from emberflow.graph.nodes import Graph
 from emberflow.graph.versions import Carry, CarryPlan
 from emberflow.runners.diversion import sink_partitions
 from emberflow.runners.live.arrival.driver import DriverSnapshots
+from emberflow.runners.live.balance.pace import Elasticity
 from emberflow.runners.live.driver.coordinator import Coordinator
 from emberflow.runners.live.driver.cuts import CutCommitter, CutsByTime, DriverCuts, tell_passed
 from emberflow.runners.live.driver.log import QueryLog
@@ -68,6 +69,8 @@ class Settings(NamedTuple):
     #: How many bytes of state each worker keeps in memory, and where it keeps the rest.
     state_memory: int | None = None
     state_folder: str | None = None
+    #: What the query does by itself about its load.
+    elasticity: Elasticity = Elasticity()
 
 
 def committer_of(settings: Settings, life: Life, *, counts: bool = True) -> CutCommitter | None:

@@ -25,6 +25,8 @@ from emberflow.runners.live.driver.coordinator import Coordinator
 from emberflow.runners.live.driver.listeners import Listeners
 from emberflow.runners.live.driver.log import QueryLog
 from emberflow.runners.live.driver.progress import Gauge, LiveProgress, timestamp
+from emberflow.runners.live.elastic.automatic import Automatic
+from emberflow.runners.live.elastic.rebalance import rebalance
 from emberflow.runners.live.life import Settings
 from emberflow.runners.live.listener import (
     QueryIdleEvent,
@@ -123,6 +125,7 @@ class LiveQuery:
                 flow, at=at, carry=carry, timeout=seconds
             ),
             lambda workers, seconds: self.rescale(workers, timeout=seconds),
+            lambda seconds: self.rebalance(timeout=seconds),
             self._overview.made,
         )
         self._display: Display | None = None
@@ -136,6 +139,7 @@ class LiveQuery:
         told = f"started: {settings.workers} workers, checkpoint {stored}"
         self._log.event(logging.INFO, "started", 0, told)
         self._lives.start()
+        Automatic(self._lives, settings.elasticity, self._log).start()
         if web is not None:
             by_time = settings.ordering == "time"
             web.start(self.id, self._overview, self._reads if by_time else None)
@@ -339,6 +343,17 @@ class LiveQuery:
         self._lives.rescale(workers, timeout)
         if self._builder is not None:
             self._builder.rescaled(workers)
+
+    def rebalance(self, *, timeout: float = _UPGRADE_SECONDS) -> int:
+        """Move slices of keys from the busiest workers to the idlest, if it pays, without stopping.
+
+        It goes by the load of the last seconds, and moves few slices at a time: those that help most. The
+        output is the same with any owners. It takes a ``checkpointLocation``.
+
+        Returns how many slices have moved; 0 if it would not pay. If they cannot move, this raises the
+        error, and the query goes on as it was. See docs/elastic.md.
+        """
+        return rebalance(self._lives, timeout)
 
     @property
     def workers(self) -> int:

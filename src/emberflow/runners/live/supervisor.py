@@ -57,6 +57,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -103,6 +104,7 @@ from emberflow.runners.live.worker.link import CoordinatorGoneError
 from emberflow.sinks.protocol import SinkMovedError
 from emberflow.sinks.writer import WriterThread
 from emberflow.values.item import GlobalTime
+from emberflow.values.owners import Owners
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -188,6 +190,14 @@ class _Upgrade:
         self.job: Job | None = None
         #: Whether all workers have made its loops.
         self.is_prepared = False
+
+    @property
+    def told(self) -> str:
+        """What takes over, if only the owners change."""
+        before, settings = self.before, self.settings
+        if settings.workers != before.workers:
+            return f"{before.workers} to {settings.workers} workers"
+        return f"{settings.owners.moved(before.owners)} slices"
 
     def waits_for(self, coordinator: Coordinator) -> bool:
         """Whether this one is to take over in place, and has not been given up."""
@@ -307,10 +317,26 @@ class Supervision:
         if workers == before.workers:
             return
         check_cluster(self._spark, workers)
-        self.end_shadow(EmberflowError("the query goes on with another number of workers."))
-        upgrade = _Upgrade(settings, before, None, is_rescale=True)
+        self._change_owners(_Upgrade(settings, before, None, is_rescale=True), seconds)
+
+    def rebalance(self, planned_on: Owners, of_slice: Sequence[int], seconds: float) -> None:
+        """Go on with other owners of the slices, at a moment just ahead, and as many workers (`balance`).
+
+        ``planned_on`` is the table that they were planned on. Returns and raises as `rescale` does.
+        """
+        before = self.settings
+        settings = rescaled(before, before.workers)
+        if before.owners is not planned_on:
+            raise EmberflowError("the slices have other owners by now: plan again.")
+        owners = before.owners.next(of_slice, before.workers)
+        upgrade = _Upgrade(settings._replace(owners=owners), before, None, is_rescale=True)
+        self._change_owners(upgrade, seconds)
+
+    def _change_owners(self, upgrade: _Upgrade, seconds: float) -> None:
+        before, settings, workers = upgrade.before, upgrade.settings, upgrade.settings.workers
+        self.end_shadow(EmberflowError("the query goes on with other owners of its keys."))
         self._begin_upgrade(upgrade)
-        self.chronicle.note("rescaling", self._number, f"{before.workers} to {workers} workers")
+        self.chronicle.note("rescaling", self._number, upgrade.told)
         self._ask_for_takeover(upgrade)
         if not upgrade.over.wait(seconds):
             with self._changing:
@@ -563,7 +589,7 @@ class Supervision:
                 self.coordinator.cancel_takeover()
                 self._discard_added(upgrade)
             if failure is None and upgrade.is_rescale:
-                told = f"{upgrade.settings.workers} workers"
+                told = upgrade.told
                 self.chronicle.note("rescaled", self._number, told)
             elif failure is None:
                 self.chronicle.note("upgraded", self._number, upgrade.settings.graph.flow)

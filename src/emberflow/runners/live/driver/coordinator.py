@@ -53,6 +53,7 @@ from emberflow.fronts.protocol import Front
 from emberflow.graph.nodes import Graph
 from emberflow.graph.versions import CarryPlan
 from emberflow.runners.diversion import sink_partitions
+from emberflow.runners.live.balance.ledger import Ledger
 from emberflow.runners.live.driver.cluster import ClusterError, CoordinatorAddress
 from emberflow.runners.live.driver.cuts import CutCommitter, CutsByTime, DriverCuts, HeldCut
 from emberflow.runners.live.driver.handover import Order, Standstill, Takeover
@@ -258,6 +259,8 @@ class Coordinator:
         self.failure: BaseException | None = None
         self.news: dict[int, WorkerNews] = {}
         self.latencies = Latencies()
+        #: The load of workers and slices.
+        self.ledger = Ledger(workers)
         #: The least place in flight, if that and no front holds the minimal time back; now and then.
         self.least_in_flight: Place | None = None
         #: The newest records that were diverted or late, until somebody takes them.
@@ -377,6 +380,10 @@ class Coordinator:
     @property
     def workers(self) -> int:
         return self._workers
+
+    @property
+    def owners(self) -> Owners | None:
+        return self._owners
 
     @property
     def hands_over(self) -> bool:
@@ -562,6 +569,8 @@ class Coordinator:
         self._warn_of_memory(news)
         self._heard_at[news.worker] = time.monotonic()
         self.latencies.note(news.latencies_ms)
+        if news.load is not None:
+            self.ledger.hear(news.worker, news.load)
         if news.observation is not None:
             self.aside += news.observation.aside
 

@@ -13,7 +13,8 @@ started  INFO    the query begins, with how many workers, from which checkpoint
 running  INFO    a life of the workers runs, and from which cut
 cut      INFO    a cut counts, with its size and how long it took
 lost     WARNING a life was lost, and why; the next one begins
-upgraded INFO    another version has taken over
+upgraded INFO    another version, or other owners of keys, have taken over
+kept     WARNING what the query would do by itself about its load could not be done
 ended    INFO    the query is over; ERROR if it failed, with the error
 logged   its own a function, a front or a sink logged something on a worker
 ======== ======= ==========================================================================

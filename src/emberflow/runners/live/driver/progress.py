@@ -128,6 +128,7 @@ class Gauge:
         }
         self._counts = counts
         minimal = coordinator.progress.of_all()
+        load = coordinator.ledger.look()
         arrived, released = sum(worker.arrived for worker in statistics), counts["released"]
         bucket_items = [own.bucket_items for own in news]
         return LiveProgress(
@@ -144,6 +145,8 @@ class Gauge:
             minimalTimeLagMs=round(max((own.lag_ms for own in news), default=0.0), 3),
             replayRatio=arrived / released if released else 1.0,
             loadPerWorker=[worker.items for worker in statistics],
+            busyPerWorker=[round(share, 3) for share in load.workers],
+            slicesPerWorker=[] if coordinator.owners is None else coordinator.owners.counts(),
             cpuPerWorker=[round(self._cpu_since(own) / seconds, 3) for own in news],
             keys=sum(worker.buckets for worker in statistics),
             coldKeys=sum(own.cold_keys for own in news),

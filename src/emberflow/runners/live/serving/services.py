@@ -17,7 +17,12 @@ from emberflow.runners.live.serving.overview_service import OverviewService
 from emberflow.runners.live.serving.reads import Reads
 from emberflow.runners.live.serving.state_service import StateReads, StateService
 from emberflow.runners.live.serving.tokens import new_token
-from emberflow.runners.live.serving.version_service import Rescale, Upgrade, VersionService
+from emberflow.runners.live.serving.version_service import (
+    Rebalance,
+    Rescale,
+    Upgrade,
+    VersionService,
+)
 from emberflow.sinks.protocol import SinkContract, sink_contract
 
 _log = logging.getLogger("emberflow")
@@ -106,15 +111,17 @@ class OfferedServices:
         reads: Reads,
         upgrade: Upgrade,
         rescale: Rescale,
+        rebalance: Rebalance,
         look: Callable[[], dict[str, Any]],
     ) -> None:
-        """From now on states can be read, and another version, or number of workers, can take over."""
+        """From now on states can be read, and another version, or other owners of keys, can take over."""
         if self._overview is not None:
             self._overview.look = look
         if self._states is not None:
             self._states.reads = reads
         if self._versions is not None:
             self._versions.upgrade, self._versions.rescale = upgrade, rescale
+            self._versions.rebalance = rebalance
 
     @property
     def address(self) -> Address | None:

@@ -1,5 +1,5 @@
-"""New versions, and other numbers of workers, by other processes: the service of the bridge behind
-``emberflow upgrade`` and ``emberflow rescale``.
+"""New versions, and other owners of keys, by other processes: the service of the bridge behind
+``emberflow upgrade``, ``emberflow rescale`` and ``emberflow rebalance``.
 
 A request for a version names a flow by module and folder; it brings no code. The driver imports it anew,
 because the file may have changed since the old version was imported. The folder must be one that the driver
@@ -27,26 +27,32 @@ Upgrade = Callable[[Flow, Any, dict[str, Source], float], None]
 #: Takes a number of workers, and seconds.
 Rescale = Callable[[int, float], None]
 
+#: Takes seconds, and gives the number of slices that have moved.
+Rebalance = Callable[[float], int]
+
 _SECONDS_MAX = 3_600.0
 
 
 class VersionService:
-    """Lets a query go over to another version, or number of workers. ``upgrade`` and ``rescale`` are set
-    later: the bridge begins first."""
+    """Lets a query go over to another version, or other owners of keys. Its three functions are set later: the
+    bridge begins first."""
 
     def __init__(self, checkpoint: str | None = None) -> None:
         """``checkpoint`` is where the query has its own cuts."""
         self.upgrade: Upgrade | None = None
         self.rescale: Rescale | None = None
+        self.rebalance: Rebalance | None = None
         self._checkpoint = checkpoint
 
     def serve(self, method: str, arguments: dict[str, Any]) -> Any:
-        if method not in ("upgrade", "rescale"):
+        if method not in ("upgrade", "rescale", "rebalance"):
             raise InputError(f"versions have no method {method!r}.")
-        if (self.upgrade if method == "upgrade" else self.rescale) is None:
+        if getattr(self, method) is None:
             raise InputError("the live query has not begun yet: ask again.")
         if method == "rescale":
             return self._rescaled(arguments["workers"], float(arguments["seconds"]))
+        if method == "rebalance":
+            return self._rebalanced(float(arguments["seconds"]))
         assert self.upgrade is not None
         target, folder = str(arguments["target"]), Path(str(arguments["folder"])).resolve()
         known = {Path(path or ".").resolve() for path in sys.path}
@@ -84,6 +90,13 @@ class VersionService:
         except EmberflowError as error:
             raise InputError(str(error)) from error
         return workers
+
+    def _rebalanced(self, seconds: float) -> int:
+        assert self.rebalance is not None
+        try:
+            return self.rebalance(min(seconds, _SECONDS_MAX))
+        except EmberflowError as error:
+            raise InputError(str(error)) from error
 
     def _is_ours(self, location: str, folder: Path) -> bool:
         """Whether a checkpoint lies where the driver's user keeps what the query needs."""

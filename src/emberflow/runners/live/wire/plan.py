@@ -13,6 +13,7 @@ from emberflow.fronts.protocol import Front, front_contract
 from emberflow.graph.nodes import Graph
 from emberflow.graph.transactions import Close, hears_elements_alone
 from emberflow.graph.versions import CarryPlan
+from emberflow.runners.live.balance.meter import LoadReport
 from emberflow.runners.live.observation import Observation
 from emberflow.runners.live.wire.sockets import WireKeys
 from emberflow.values.item import front_index
@@ -94,6 +95,8 @@ class WorkerNews(NamedTuple):
     late: dict[str, int] = {}  # noqa: RUF012
     #: What each step does, if the plan asks for it.
     observation: Observation | None = None
+    #: What it has done since the last report, and for which slices.
+    load: LoadReport | None = None
 
 
 def front_indices(graph: Graph, fronts: Mapping[str, Front]) -> list[int]:

@@ -57,6 +57,7 @@ from emberflow.engine.worker.worker import Worker
 from emberflow.errors import ERRORS_SINK, EmberflowError
 from emberflow.fronts.protocol import front_contract
 from emberflow.runners.interpreter import Collector, serving
+from emberflow.runners.live.balance.meter import Meter
 from emberflow.runners.live.cold.ahead import CopiedAhead
 from emberflow.runners.live.cold.bound import StateBound, default_limit, resident
 from emberflow.runners.live.mirror import Copied, Entered, Mirror, MirrorFeed, Released
@@ -317,11 +318,14 @@ class WorkerLoop:
         self._caught_up = False
         self._last_bound_for: dict[int, int] = {}
         self._observer: Observer | None = None
+        self._meter: Meter | None = None
 
     def run(self, collector: Collector | None = None) -> None:
         self._restore()
         if self.plan.is_observed and self._mirror is None:
             self._observer = Observer(self.plan.graph, self._engine)
+        if isinstance(self._engine, Worker) and self._mirror is None:
+            self._meter = Meter(self._engine)
         self._passed_until = time.monotonic()
         while not self._quit:
             if not self._round():
@@ -693,8 +697,12 @@ class WorkerLoop:
             # Others wait for these results, and nobody yet for those of new elements.
             self._store()
             self._link.flush()
+        if self._meter is not None and self._feeds:
+            self._meter.begin_fronts()
         elements = self._take_elements()
         self._do(elements, reports_follow=any(feed.owes_report for feed in self._feeds))
+        if self._meter is not None and elements:
+            self._meter.end_fronts()
         self._store()
         self._link.flush()
         effects += elements
@@ -1050,6 +1058,7 @@ class WorkerLoop:
                 if self._observer is None
                 else self._observer.observed(self._feeds, self._stores.values())
             ),
+            load=None if self._meter is None else self._meter.report(),
         )
 
     def _step(self, peer: int) -> str:

@@ -1,0 +1,149 @@
+"""How much work the slices of a worker make, by samples.
+
+What is guaranteed:
+
+- *No output depends on it.* A sample looks at an item after it was processed, and keeps numbers.
+- *The items of all samples add up* to the items that ran, but for those since the last sample. A sample
+  stands for itself and for the items since the one before it.
+- *The cost is bounded.* A batch costs one subtraction and one comparison. The gaps between samples grow
+  with the items of a report, so there are some dozens of samples a report, however many items there are.
+
+Items are counted where they have come by their keys: at each node that has a key function, but for sinks,
+which stay where they are. The gaps between samples are drawn, because what repeats itself in the input
+would otherwise be met always, or never. The draw is a function of what was drawn before.
+
+A sample takes the time of its batch, an item, and the replays of its batch, an item. The engine has no
+clock: whoever wants loads brings one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from emberflow.engine.layout import Layout, Stateful
+from emberflow.engine.machines.map import Process
+from emberflow.graph.nodes import Sink
+from emberflow.graph.transactions import Close
+from emberflow.values.hashing import key_hash, owner
+from emberflow.values.item import FlatItem
+from emberflow.values.owners import SLICES
+
+#: How many samples a report is to have, and how many more gaps are shorter than that would take.
+SAMPLES_WANTED = 64
+_SAMPLES_MAX = 4 * SAMPLES_WANTED
+_GAP_MAX = 1 << 16
+
+_MULTIPLIER, _INCREMENT, _BITS = 6364136223846793005, 1442695040888963407, (1 << 64) - 1
+
+
+class SliceLoad(NamedTuple):
+    """What a slice has made a worker do."""
+
+    items: float = 0.0
+    replays: float = 0.0
+    seconds: float = 0.0
+
+    def plus(self, other: SliceLoad) -> SliceLoad:
+        return SliceLoad(*map(sum, zip(self, other, strict=True)))
+
+
+class Loads:
+    """The samples of one worker since the last report. ``clock`` tells the time that it has worked."""
+
+    def __init__(self, layout: Layout, clock: Callable[[], float]) -> None:
+        self._key_of = _key_functions(layout)
+        self._clock = clock
+        #: By slice, since the last report.
+        self._slices: dict[int, SliceLoad] = {}
+        #: Of all samples together.
+        self.seconds = 0.0
+        self._mean_gap = 1
+        self._drawn = self._left = 1
+        self._number = 0
+        self._samples = 0
+
+    @property
+    def nodes(self) -> list[int]:
+        """The nodes whose items are counted."""
+        return list(self._key_of)
+
+    @property
+    def unsampled(self) -> int:
+        """The items since the last sample."""
+        return self._drawn - self._left
+
+    def is_due(self, node: int, count: int) -> bool:
+        """Whether one of so many items, which are about to run at a node, is a sample."""
+        if node not in self._key_of:
+            return False
+        self._left -= count
+        return self._left <= 0
+
+    def run(
+        self,
+        node: int,
+        process: Process,
+        machine: Stateful | None,
+        items: list[FlatItem],
+        failed: list[FlatItem],
+    ) -> list[list[FlatItem]]:
+        """Process a batch that has samples, and take these."""
+        replays = 0 if machine is None else machine.replays
+        begun = self._clock()
+        outputs = process(items, failed)
+        seconds = self._clock() - begun
+        replays = 0 if machine is None else machine.replays - replays
+        count = len(items)
+        position = count - 1 + self._left
+        while position < count:
+            sampled = SliceLoad(
+                self._drawn, self._drawn * replays / count, self._drawn * seconds / count
+            )
+            self._take(self._key_of[node], items[position][2], sampled)
+            self._drawn = self._gap()
+            position += self._drawn
+        self._left = position - count + 1
+        return outputs
+
+    def _take(self, key_of: Callable[[Any], Any], payload: Any, sampled: SliceLoad) -> None:
+        self._samples += 1
+        if self._samples > _SAMPLES_MAX:  # many more items come than before
+            self._samples, self._mean_gap = 0, min(2 * self._mean_gap, _GAP_MAX)
+        try:
+            number = owner(key_hash(key_of(payload)), SLICES)
+        except Exception:  # it has failed where it ran
+            return
+        self.seconds += sampled.seconds
+        self._slices[number] = self._slices.get(number, SliceLoad()).plus(sampled)
+
+    def _gap(self) -> int:
+        """The number of items up to the next sample, that one included."""
+        self._number = (self._number * _MULTIPLIER + _INCREMENT) & _BITS
+        return 1 + (self._number >> 33) % (2 * self._mean_gap - 1)
+
+    def report(self) -> dict[int, SliceLoad]:
+        """By slice: what it has made this worker do since the last report."""
+        reported, self._slices = self._slices, {}
+        items = int(sum(load.items for load in reported.values()))
+        self._mean_gap = max(1, min(items // SAMPLES_WANTED, _GAP_MAX))
+        self._samples = 0
+        too_far = self._left - 2 * self._mean_gap
+        if too_far > 0:  # fewer items come than before
+            self._left -= too_far
+            self._drawn -= too_far
+        return reported
+
+
+def _key_functions(layout: Layout) -> dict[int, Callable[[Any], Any]]:
+    """By node: the key function of what slices bring there.
+
+    Closers are left out: a transaction goes to one by its time, which all slices share alike.
+    """
+    found = {}
+    for node in layout.nodes:
+        balance = layout.balance_of(node)
+        known = layout.graph.nodes[node]
+        if balance is not None and not isinstance(known, Sink | Close):
+            found[node] = balance[0]
+    return found

@@ -1,0 +1,1 @@
+"""Who acts on the load of a running query: by hand, or by itself."""

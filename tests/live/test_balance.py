@@ -1,0 +1,147 @@
+"""Who is to own which slices: plans of moves, and the load that they are made of."""
+
+from __future__ import annotations
+
+from math import exp
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from emberflow.engine.worker.loads import SliceLoad
+from emberflow.runners.live.balance.ledger import MEMORY_SECONDS, Ledger
+from emberflow.runners.live.balance.meter import LoadReport
+from emberflow.runners.live.balance.pace import Steady
+from emberflow.runners.live.balance.plan import MOVES_MAX, Plan, planned
+from emberflow.values.owners import SLICES
+
+
+@st.composite
+def loads(draw: st.DrawFn) -> tuple[list[int], list[float], dict[int, float]]:
+    """Owners of few or many slices, what each slice makes its owner do, and what that does besides."""
+    workers = draw(st.integers(1, 6))
+    some = st.one_of(st.just(0.0), st.floats(0, 1), st.sampled_from([0.25, 0.25, 1e-12]))
+    count = draw(st.sampled_from([1, 5, 40, 200]))
+    random = draw(st.randoms(use_true_random=False))
+    owners = [random.randrange(workers) for _ in range(count)]
+    of_slice = dict(enumerate(draw(st.lists(some, max_size=count))))
+    besides = draw(st.lists(some, min_size=workers, max_size=workers))
+    of_worker = list(besides)
+    for number, load in of_slice.items():
+        of_worker[owners[number]] += load
+    return owners, of_worker, of_slice
+
+
+@given(loads())
+def test_a_plan_is_bounded_relieves_the_busiest_and_is_the_same_again(
+    given: tuple[list[int], list[float], dict[int, float]],
+) -> None:
+    owners, workers, slices = given
+    plan = planned(owners, workers, slices)
+    assert plan == planned(owners, workers, dict(reversed(slices.items())))
+    assert len(plan.moves) <= MOVES_MAX
+    assert len({move.number for move in plan.moves}) == len(plan.moves)
+    after = list(workers)
+    for move in plan.moves:
+        assert owners[move.number] == move.source != move.target
+        assert 0 <= move.target < len(workers)
+        load, busiest = slices[move.number], max(after)
+        assert after[move.source] == pytest.approx(busiest)
+        after[move.source] -= load
+        after[move.target] += load
+        assert max(after) <= busiest + 1e-9
+        assert max(after[move.source], after[move.target]) < busiest
+    assert plan.before == max(workers)
+    assert plan.after == pytest.approx(max(after)) or not plan.moves
+    assert plan.after <= plan.before
+    assert set(plan.applied(owners)) == set(owners) | {move.target for move in plan.moves}
+    # A worker that has slices keeps one.
+    assert set(owners) <= set(plan.applied(owners))
+
+
+@given(loads(), st.integers(0, 3))
+def test_a_plan_of_fewer_moves_is_the_beginning_of_the_whole(
+    given: tuple[list[int], list[float], dict[int, float]], most: int
+) -> None:
+    owners, workers, slices = given
+    plan = planned(owners, workers, slices)
+    assert planned(owners, workers, slices, moves_max=most).moves == plan.moves[:most]
+
+
+def test_plans_in_a_row_bring_workers_near_each_other() -> None:
+    """All slices make as much work, and one worker has nearly all of them."""
+    owners = [0] * 1_000 + [1] * 12 + [2] * 12
+    each = dict.fromkeys(range(SLICES), 1 / SLICES)
+    plans: list[Plan] = []
+    while not plans or plans[-1].moves:
+        workers = [owners.count(worker) / SLICES for worker in range(3)]
+        plans.append(planned(owners, workers, each))
+        owners = plans[-1].applied(owners)
+    assert len(plans) < 15
+    assert plans[-1].after < 0.36
+
+
+def test_the_work_that_does_not_move_is_left_where_it_is() -> None:
+    assert not planned([0, 0, 1], [0.9, 0.1], {}).moves
+    assert not planned([0, 0, 1], [0.9, 0.1], {0: 0.85}).moves, "it would only change places"
+    assert not planned([0, 1], [0.9, 0.1], {0: 0.3}).moves, "it is the last one of its worker"
+
+
+def report(elapsed: float, busy: float, fronts: float, **slices: float) -> LoadReport:
+    told = {int(name[1:]): SliceLoad(100.0, 5.0, seconds) for name, seconds in slices.items()}
+    return LoadReport(elapsed, busy, fronts, told)
+
+
+def test_slices_share_what_their_worker_does_for_keys() -> None:
+    ledger = Ledger(2)
+    assert not ledger.look().is_ripe
+    for _ in range(40):
+        ledger.hear(0, report(0.25, busy=0.2, fronts=0.1, s3=0.01, s7=0.03))
+        ledger.hear(1, report(0.25, busy=0.05, fronts=0.0))
+    load = ledger.look()
+    assert load.is_ripe
+    assert load.workers == pytest.approx((0.8, 0.2))
+    assert load.slices == pytest.approx({3: 0.1, 7: 0.3})
+    assert load.items == pytest.approx({3: 400, 7: 400})
+    assert load.replays == pytest.approx({3: 20, 7: 20})
+
+
+def test_what_is_old_fades() -> None:
+    ledger = Ledger(1)
+    for _ in range(100):
+        ledger.hear(0, report(0.5, busy=0.5, fronts=0.0, s1=0.1))
+    for _ in range(int(MEMORY_SECONDS * 2)):
+        ledger.hear(0, report(0.5, busy=0.0, fronts=0.0, s2=0.1))
+    load = ledger.look()
+    assert load.workers[0] == pytest.approx(exp(-1), rel=0.05)
+    assert load.slices[2] > load.slices[1]
+    for _ in range(int(MEMORY_SECONDS * 40)):
+        ledger.hear(0, report(0.5, busy=0.0, fronts=0.0))
+    assert not ledger.look().slices
+
+
+looks = st.lists(
+    st.tuples(st.floats(0.01, 20), st.sampled_from([None, None, "more", "less"])), max_size=60
+)
+
+
+@given(looks, st.floats(0.1, 30), st.floats(0.1, 60))
+def test_what_is_done_was_called_for_long_enough_and_not_shortly_before(
+    given: list[tuple[float, str | None]], holds: float, rests: float
+) -> None:
+    steady, now = Steady(holds, rests), 0.0
+    seen: list[tuple[float, str | None]] = []
+    done: list[float] = []
+    for elapsed, wanted in given:
+        now += elapsed
+        seen.append((now, wanted))
+        if steady.look(now, wanted):
+            since = next(at for at, each in reversed(seen[:-1]) if at <= now - holds + 1e-9)
+            assert {each for at, each in seen if at >= since} == {wanted}
+            assert not done or now - done[-1] >= rests
+            done.append(now)
+
+
+def test_what_is_called_for_all_the_time_is_done() -> None:
+    steady = Steady(10, 30)
+    assert [at for at in range(100) if steady.look(at, "more")] == [10, 50, 90]
