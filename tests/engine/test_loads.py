@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import count, cycle, islice
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 import emberflow as ef
 from emberflow.engine.layout import Layout
 from emberflow.engine.worker import loads as loads_module
-from emberflow.engine.worker.loads import Loads
+from emberflow.engine.worker.loads import KeyLoad, Loads
 from emberflow.values.hashing import key_hash, owner
 from emberflow.values.item import FlatItem
 from emberflow.values.owners import SLICES
@@ -94,3 +95,31 @@ def test_an_item_whose_key_fails_is_left_out() -> None:
     assert not loads.report()
     ran(loads, node, [3, 3])
     assert sum(load.seconds for load in loads.report().values()) == 1.0
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
+@pytest.mark.parametrize("others", [50, 100_000])
+def test_a_key_with_much_of_the_load_is_told_by_name(share: float, others: int) -> None:
+    (loads, node), random = made(), Random(f"{share} {others}")
+    told: tuple[KeyLoad, ...] = ()
+    for _ in range(40):
+        for _ in range(5):
+            batch = [
+                7 if random.random() < share else random.randrange(others) + 8 for _ in range(100)
+            ]
+            ran(loads, node, batch)
+        loads.report()
+        told = loads.hot_keys(fading=0.95)
+    assert (told[0].step, told[0].key) == ("counts", "7")
+    assert told[0].share == pytest.approx(share, abs=0.15)
+    assert len(loads._keys) <= loads_module.KEYS_MAX
+
+
+def test_what_was_hot_is_forgotten() -> None:
+    loads, node = made()
+    for key in (7, 9):
+        for _ in range(50):
+            ran(loads, node, [key] * 100)
+            told = loads.hot_keys(fading=0.9)
+        assert told[0].key == str(key)
+    assert [key.key for key in told] == ["9"]

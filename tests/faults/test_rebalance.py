@@ -7,9 +7,12 @@ from itertools import count, islice, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 import emberflow as ef
 from emberflow import fronts, sinks
 from emberflow.commands.rescale import rebalance as rebalance_by_name
+from emberflow.runners.live.balance import heat
 from emberflow.runners.live.query import LiveQuery
 from emberflow.values.hashing import key_hash
 from emberflow.values.owners import weighted_owners
@@ -105,13 +108,20 @@ class Toiling:
 
 
 def test_keys_that_make_much_work_move_to_the_idle_worker(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A key that takes all of a worker is told by its name. When it is one among others, these move."""
+    monkeypatch.setattr(heat, "_BUSY", 0.02)  # this machine has other work
     toiling = Toiling(spark, tmp_path)
     query = toiling.query
     try:
+        until(lambda: toiling.told("hotKeys"), "the hot key")
+        (hot,) = toiling.told("hotKeys")
+        assert (hot["step"], hot["key"], hot["worker"]) == ("totals", repr(KEYS[3]), 1)
+        assert hot["share"] > 0.6
+        assert query.rebalance(timeout=SECONDS) == 0, "it would only change places"
         toiling.goes_on_to("vary")
-        until(lambda: (toiling.told("elements") or 0) > 1_000, "elements")
+        until(lambda: not toiling.told("hotKeys"), "other keys")
         assert query.name is not None
         moved = rebalance_by_name(query.name, seconds=SECONDS)  # as the command does
         assert 1 <= moved <= len(KEYS) - 1

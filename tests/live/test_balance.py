@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emberflow.engine.worker.loads import SliceLoad
-from emberflow.runners.live.balance.ledger import MEMORY_SECONDS, Ledger
-from emberflow.runners.live.balance.meter import LoadReport
+from emberflow.engine.worker.loads import KeyLoad, SliceLoad
+from emberflow.runners.live.balance.heat import HotKey, hot_keys
+from emberflow.runners.live.balance.ledger import Ledger
+from emberflow.runners.live.balance.meter import MEMORY_SECONDS, LoadReport
 from emberflow.runners.live.balance.pace import Steady
 from emberflow.runners.live.balance.plan import MOVES_MAX, Plan, planned
 from emberflow.values.owners import SLICES
@@ -145,3 +146,15 @@ def test_what_is_done_was_called_for_long_enough_and_not_shortly_before(
 def test_what_is_called_for_all_the_time_is_done() -> None:
     steady = Steady(10, 30)
     assert [at for at in range(100) if steady.look(at, "more")] == [10, 50, 90]
+
+
+def test_keys_are_too_hot_that_take_most_of_a_busy_worker_alone() -> None:
+    ada, bob = KeyLoad("counts", "'ada'", 0.9), KeyLoad("counts", "'bob'", 0.1)
+    ledger = Ledger(3)
+    for worker, (busy, fronts) in enumerate([(0.24, 0.02), (0.24, 0.12), (0.1, 0.0)]):
+        for _ in range(40):
+            told = report(0.25, busy, fronts, s3=0.1)._replace(hot_keys=(ada, bob))
+            ledger.hear(worker, told)
+    assert hot_keys(ledger.look()) == [HotKey("counts", "'ada'", 0, 0.825)]
+    ledger.hear(0, report(0.25, 0.24, 0.02))
+    assert not hot_keys(ledger.look())

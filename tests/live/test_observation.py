@@ -233,11 +233,14 @@ def test_top_shows_a_query_with_the_words_of_the_page(
     from rich.console import Console
 
     look = overview_of(watched).made()
+    hot = {"step": "counts", "key": "'ada'", "worker": 0, "share": 0.914}
+    look = {**look, "progress": {**look["progress"], "hotKeys": [hot]}}
     earlier = {**look, "at": look["at"] - 2_000, "progress": {**PROGRESS, "elements": 0}}
     Console(width=100).print(picture([earlier, look]))
     shown = capsys.readouterr().out
     assert "elements in  2.0/s" in shown
     assert "recovered once" in shown
+    assert "Key 'ada' of counts is too hot for one worker: it takes 91%" in shown
     assert "counts" in shown
 
 

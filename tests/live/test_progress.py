@@ -119,6 +119,7 @@ def test_a_progress_sums_up_what_workers_told_and_counts_from_the_one_before() -
     assert first.waitedMs == {"buffers": 10.0, "barriers": 2.0}
     assert first.cpuPerWorker == first.busyPerWorker == [0.0, 0.0]
     assert first.slicesPerWorker == [512, 512]
+    assert first.hotKeys == []
     assert first.inputRowsPerSecond == 2 * first.processedRowsPerSecond > 0
     second = look(gauge, news(1, cpu_seconds=1.5, bucket_items=None), news(0))
     assert (second.elements, second.numInputRows, second.processedRowsPerSecond) == (20, 0, 0)

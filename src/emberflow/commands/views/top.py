@@ -83,6 +83,7 @@ def picture(looks: list[Look]) -> RenderableType:
     parts: list[RenderableType] = [heading, figures]
     if progress:
         parts.append(Text(f"latency {latency(progress)}", "dim"))
+    parts += [Text(told, "yellow") for told in too_hot(progress or {})]
     parts += [Text(held_back(look), "dim"), _steps(looks), _fronts(look), _sinks(look)]
     return Group(*parts)
 
@@ -104,6 +105,19 @@ def held_back(look: Look) -> str:
         f"The minimal time is as far as front {found['front']}, partition {found['partition']}, "
         f"has promised."
     )
+
+
+def too_hot(progress: Mapping[str, Any]) -> list[str]:
+    """The keys that are too hot for one worker, in words.
+
+    >>> too_hot({"hotKeys": [{"step": "counts", "key": "'ada'", "worker": 1, "share": 0.914}]})
+    ["Key 'ada' of counts is too hot for one worker: it takes 91% of what worker 1 does."]
+    """
+    return [
+        f"Key {hot['key']} of {hot['step']} is too hot for one worker: it takes {100 * hot['share']:.0f}% "
+        f"of what worker {hot['worker']} does."
+        for hot in progress.get("hotKeys", ())
+    ]
 
 
 def _recovered(times: int) -> list[tuple[str, str]]:

@@ -14,15 +14,22 @@ would otherwise be met always, or never. The draw is a function of what was draw
 
 A sample takes the time of its batch, an item, and the replays of its batch, an item. The engine has no
 clock: whoever wants loads brings one.
+
+The keys of samples are counted too, so that a key can be told by name that is hot. `KEYS_MAX` keys at most
+are known: when there are more, the lighter half is forgotten. So a key with a good part of the load is known,
+and its share is rather underestimated.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from heapq import nlargest
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from emberflow.engine.layout import Layout, Stateful
 from emberflow.engine.machines.map import Process
+from emberflow.errors import shortened
 from emberflow.graph.nodes import Sink
 from emberflow.graph.transactions import Close
 from emberflow.values.hashing import key_hash, owner
@@ -33,6 +40,12 @@ from emberflow.values.owners import SLICES
 SAMPLES_WANTED = 64
 _SAMPLES_MAX = 4 * SAMPLES_WANTED
 _GAP_MAX = 1 << 16
+
+#: The keys that are known at most, and those of them that are told: the hottest, with so much of the load.
+KEYS_MAX = 256
+_TOLD_MAX = 3
+_TOLD_FROM = 0.1
+_TEXT_MAX = 80
 
 _MULTIPLIER, _INCREMENT, _BITS = 6364136223846793005, 1442695040888963407, (1 << 64) - 1
 
@@ -48,6 +61,14 @@ class SliceLoad(NamedTuple):
         return SliceLoad(*map(sum, zip(self, other, strict=True)))
 
 
+class KeyLoad(NamedTuple):
+    """A key of a step, and its share of what all samples of its worker took lately."""
+
+    step: str
+    key: str
+    share: float
+
+
 class Loads:
     """The samples of one worker since the last report. ``clock`` tells the time that it has worked."""
 
@@ -58,6 +79,13 @@ class Loads:
         self._slices: dict[int, SliceLoad] = {}
         #: Of all samples together.
         self.seconds = 0.0
+        #: By node and key, fading; and that of all keys.
+        self._keys: dict[tuple[int, Any], float] = {}
+        self._keys_seconds = 0.0
+        #: A step may be of several nodes.
+        self._names = {
+            node: layout.graph.nodes[node].name.partition("/")[0] for node in self._key_of
+        }
         self._mean_gap = 1
         self._drawn = self._left = 1
         self._number = 0
@@ -100,20 +128,26 @@ class Loads:
             sampled = SliceLoad(
                 self._drawn, self._drawn * replays / count, self._drawn * seconds / count
             )
-            self._take(self._key_of[node], items[position][2], sampled)
+            self._take(node, items[position][2], sampled)
             self._drawn = self._gap()
             position += self._drawn
         self._left = position - count + 1
         return outputs
 
-    def _take(self, key_of: Callable[[Any], Any], payload: Any, sampled: SliceLoad) -> None:
+    def _take(self, node: int, payload: Any, sampled: SliceLoad) -> None:
         self._samples += 1
         if self._samples > _SAMPLES_MAX:  # many more items come than before
             self._samples, self._mean_gap = 0, min(2 * self._mean_gap, _GAP_MAX)
         try:
-            number = owner(key_hash(key_of(payload)), SLICES)
+            key = self._key_of[node](payload)
+            number = owner(key_hash(key), SLICES)
+            known = self._keys.get((node, key), 0.0)
         except Exception:  # it has failed where it ran
             return
+        self._keys[node, key] = known + sampled.seconds
+        self._keys_seconds += sampled.seconds
+        if len(self._keys) > KEYS_MAX:
+            self._keys = dict(nlargest(KEYS_MAX // 2, self._keys.items(), key=_second))
         self.seconds += sampled.seconds
         self._slices[number] = self._slices.get(number, SliceLoad()).plus(sampled)
 
@@ -133,6 +167,22 @@ class Loads:
             self._left -= too_far
             self._drawn -= too_far
         return reported
+
+    def hot_keys(self, fading: float) -> tuple[KeyLoad, ...]:
+        """The keys that took the most, the hottest first. From now on what is known counts ``fading`` as much."""
+        total = self._keys_seconds
+        hottest = nlargest(_TOLD_MAX, self._keys.items(), key=_second) if total > 0 else []
+        told = tuple(
+            KeyLoad(self._names[node], shortened(key, _TEXT_MAX), seconds / total)
+            for (node, key), seconds in hottest
+            if seconds >= _TOLD_FROM * total
+        )
+        self._keys = {each: seconds * fading for each, seconds in self._keys.items()}
+        self._keys_seconds *= fading
+        return told
+
+
+_second = itemgetter(1)
 
 
 def _key_functions(layout: Layout) -> dict[int, Callable[[Any], Any]]:

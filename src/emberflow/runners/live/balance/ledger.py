@@ -6,17 +6,14 @@ owners have other loads.
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from emberflow.engine.worker.loads import SliceLoad
-from emberflow.runners.live.balance.meter import LoadReport
+from emberflow.engine.worker.loads import KeyLoad, SliceLoad
+from emberflow.runners.live.balance.meter import LoadReport, fading
 
-#: What is as old as this counts about a third of what is new.
-MEMORY_SECONDS = 8.0
-#: How much of that has to be known before anything is decided by it.
+#: How many seconds have to be known before anything is decided by it.
 RIPE_SECONDS = 4.0
 #: A slice with fewer items than this, by now, is forgotten.
 _FORGOTTEN = 1e-3
@@ -32,6 +29,9 @@ class Load(NamedTuple):
     #: By slice: items and replays a second.
     items: Mapping[int, float]
     replays: Mapping[int, float]
+    #: By worker: the part of ``workers`` that it does for keys; and its hottest keys, with their shares of that.
+    keyed: tuple[float, ...]
+    hot_keys: tuple[tuple[KeyLoad, ...], ...]
     #: Whether it is known well enough to decide by it.
     is_ripe: bool
 
@@ -42,14 +42,16 @@ class _Worker:
     def __init__(self) -> None:
         self.elapsed = self.busy = self.fronts = 0.0
         self.slices: dict[int, SliceLoad] = {}
+        self.hot_keys: tuple[KeyLoad, ...] = ()
 
     def hear(self, report: LoadReport) -> None:
-        fading = math.exp(-report.elapsed / MEMORY_SECONDS)
-        self.elapsed = self.elapsed * fading + report.elapsed
-        self.busy = self.busy * fading + report.busy
-        self.fronts = self.fronts * fading + report.fronts
+        faded_to = fading(report.elapsed)
+        self.hot_keys = report.hot_keys
+        self.elapsed = self.elapsed * faded_to + report.elapsed
+        self.busy = self.busy * faded_to + report.busy
+        self.fronts = self.fronts * faded_to + report.fronts
         faded = {
-            number: SliceLoad(load.items * fading, load.replays * fading, load.seconds * fading)
+            number: SliceLoad(*(figure * faded_to for figure in load))
             for number, load in self.slices.items()
             if load.items > _FORGOTTEN
         }
@@ -75,13 +77,17 @@ class Ledger:
         replays: dict[int, float] = {}
         with self._lock:
             busy = [each.busy / each.elapsed if each.elapsed else 0.0 for each in self._workers]
-            for each in self._workers:
+            keyed = [
+                max(each.busy - each.fronts, 0.0) / each.elapsed if each.elapsed else 0.0
+                for each in self._workers
+            ]
+            for each, own in zip(self._workers, keyed, strict=True):
                 sampled = sum(load.seconds for load in each.slices.values())
                 for number, load in each.slices.items():
                     items[number] = load.items / each.elapsed
                     replays[number] = load.replays / each.elapsed
                     if sampled > 0:
-                        keyed = max(each.busy - each.fronts, 0.0) / each.elapsed
-                        slices[number] = keyed * load.seconds / sampled
+                        slices[number] = own * load.seconds / sampled
+            hot_keys = tuple(each.hot_keys for each in self._workers)
             is_ripe = all(each.elapsed >= RIPE_SECONDS for each in self._workers)
-        return Load(tuple(busy), slices, items, replays, is_ripe)
+        return Load(tuple(busy), slices, items, replays, tuple(keyed), hot_keys, is_ripe)

@@ -13,11 +13,20 @@ the next one moves the rest.
 
 from __future__ import annotations
 
+import math
 import time
 from typing import NamedTuple
 
-from emberflow.engine.worker.loads import SliceLoad
+from emberflow.engine.worker.loads import KeyLoad, SliceLoad
 from emberflow.engine.worker.worker import Worker
+
+#: What is as old as this counts about a third of what is new.
+MEMORY_SECONDS = 8.0
+
+
+def fading(seconds: float) -> float:
+    """How much less what is known counts after so many seconds."""
+    return math.exp(-seconds / MEMORY_SECONDS)
 
 
 class LoadReport(NamedTuple):
@@ -29,6 +38,8 @@ class LoadReport(NamedTuple):
     busy: float
     fronts: float
     slices: dict[int, SliceLoad]
+    #: The keys that took the most in the last seconds.
+    hot_keys: tuple[KeyLoad, ...] = ()
 
 
 class Meter:
@@ -55,6 +66,8 @@ class Meter:
     def report(self) -> LoadReport:
         now, worked = time.monotonic(), time.thread_time()
         busy, fronts = worked - self._worked, self._fronts
-        report = LoadReport(now - self._at, busy, min(fronts, busy), self._loads.report())
+        elapsed = now - self._at
+        slices, hot_keys = self._loads.report(), self._loads.hot_keys(fading(elapsed))
+        report = LoadReport(elapsed, busy, min(fronts, busy), slices, hot_keys)
         self._at, self._worked, self._fronts = now, worked, 0.0
         return report

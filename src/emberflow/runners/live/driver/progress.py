@@ -28,6 +28,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL
+from emberflow.runners.live.balance.heat import hot_keys
 
 if TYPE_CHECKING:
     from emberflow.engine.interface import Statistics
@@ -147,6 +148,7 @@ class Gauge:
             loadPerWorker=[worker.items for worker in statistics],
             busyPerWorker=[round(share, 3) for share in load.workers],
             slicesPerWorker=[] if coordinator.owners is None else coordinator.owners.counts(),
+            hotKeys=[key._asdict() for key in hot_keys(load)],
             cpuPerWorker=[round(self._cpu_since(own) / seconds, 3) for own in news],
             keys=sum(worker.buckets for worker in statistics),
             coldKeys=sum(own.cold_keys for own in news),
