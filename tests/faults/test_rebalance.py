@@ -12,7 +12,7 @@ import pytest
 import emberflow as ef
 from emberflow import fronts, sinks
 from emberflow.commands.rescale import rebalance as rebalance_by_name
-from emberflow.runners.live.balance import heat
+from emberflow.runners.live.balance import heat, pace
 from emberflow.runners.live.query import LiveQuery
 from emberflow.values.hashing import key_hash
 from emberflow.values.owners import weighted_owners
@@ -128,6 +128,28 @@ def test_keys_that_make_much_work_move_to_the_idle_worker(
         counts = [341 + moved, 683 - moved]
         until(lambda: toiling.told("slicesPerWorker") == counts, "progress of the new owners")
         assert query.workers == 2
+        assert not query.recoveries
+        toiling.ended()
+    finally:
+        query.stop()
+
+
+def test_the_number_of_workers_follows_the_load(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With thresholds that fit a machine that has other work, and without waiting for long."""
+    monkeypatch.setattr(pace, "_GROWS_ABOVE", 0.35)
+    monkeypatch.setattr(pace, "_SHRUNK_TO", 0.35)
+    for name in ("GROWTH_HOLDS_SECONDS", "SHRINKING_HOLDS_SECONDS", "RESTS_SECONDS"):
+        monkeypatch.setattr(pace, name, 0.5)
+    with pytest.raises(ef.InputError, match="is to have 3 to 4"):
+        Toiling(spark, tmp_path, minWorkers=3, maxWorkers=4)
+    toiling = Toiling(spark, tmp_path, workers=1, maxWorkers=2)
+    query = toiling.query
+    try:
+        until(lambda: query.workers == 2, "another worker")
+        toiling.goes_on_to("rest")
+        until(lambda: query.workers == 1, "one worker")
         assert not query.recoveries
         toiling.ended()
     finally:

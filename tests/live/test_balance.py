@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import exp
 
 import pytest
@@ -12,7 +13,7 @@ from emberflow.engine.worker.loads import KeyLoad, SliceLoad
 from emberflow.runners.live.balance.heat import HotKey, hot_keys
 from emberflow.runners.live.balance.ledger import Ledger
 from emberflow.runners.live.balance.meter import MEMORY_SECONDS, LoadReport
-from emberflow.runners.live.balance.pace import Steady
+from emberflow.runners.live.balance.pace import Steady, wanted_workers
 from emberflow.runners.live.balance.plan import MOVES_MAX, Plan, planned
 from emberflow.values.owners import SLICES
 
@@ -158,3 +159,38 @@ def test_keys_are_too_hot_that_take_most_of_a_busy_worker_alone() -> None:
     assert hot_keys(ledger.look()) == [HotKey("counts", "'ada'", 0, 0.825)]
     ledger.hear(0, report(0.25, 0.24, 0.02))
     assert not hot_keys(ledger.look())
+
+
+parts = st.floats(0, 1)
+
+
+@given(st.lists(parts, min_size=1, max_size=40), st.integers(1, 20), st.integers(0, 40))
+def test_the_number_that_load_calls_for_is_within_bounds_and_calls_for_no_other(
+    busy: list[float], least: int, more: int
+) -> None:
+    most, total = least + more, sum(busy)
+    wanted = wanted_workers(busy, least, most)
+    assert least <= wanted <= most
+    if total / wanted <= 1:  # more than that no worker can do
+        assert wanted_workers([total / wanted] * wanted, least, most) == wanted
+    if wanted > max(least, len(busy)):
+        assert total > 0.8 * len(busy)
+    if wanted < min(most, len(busy)):
+        assert total <= 0.5 * wanted, "they would be busier than that"
+
+
+@given(st.lists(st.tuples(parts, parts), min_size=1, max_size=40))
+def test_more_load_never_calls_for_fewer_workers(pairs: list[tuple[float, float]]) -> None:
+    less, more = ([choose(pair) for pair in pairs] for choose in (min, max))
+    assert wanted_workers(less, 1, 100) <= wanted_workers(more, 1, 100)
+
+
+def test_a_change_that_fails_is_tried_again_later_and_later() -> None:
+    steady, now = Steady(1, 10), 0.0
+    tried = []
+    for failures in range(1, 8):
+        while not steady.look(now, "more"):
+            now += 1
+        tried.append(now)
+        steady.rest(now, failures=failures)
+    assert [b - a for a, b in pairwise(tried)] == [21, 41, 81, 161, 321, 321]

@@ -115,6 +115,7 @@ class LiveBuilder:
         that are on its own disk, in ``stateFolder``. By default state may take half of the memory that
         the machine or the container has, and the folder is that of Spark's temporary files.
 
+        ``maxWorkers`` lets the number of workers follow the load, from ``minWorkers``, or one, up to that.
         ``rebalance`` lets keys move from busy workers to idle ones by themselves: see docs/elastic.md.
 
         ``uiPort`` serves the page that shows the query, at ``query.ui``: a port, or 0 for a free one.
@@ -198,6 +199,12 @@ class LiveBuilder:
     def start(self) -> LiveQuery:
         """Start the workers and return the handle of the query."""
         settings = self.settings()._replace(follows=self._follows)
+        bounds = settings.elasticity.workers
+        if bounds is not None and not bounds[0] <= settings.workers <= bounds[1]:
+            raise InputError(
+                f"a query begins with {settings.workers} workers (option 'workers'), and is to have {bounds[0]} "
+                f"to {bounds[1]} ('minWorkers' to 'maxWorkers')."
+            )
         return LiveQuery(
             self._spark, settings, self._name, self._listeners, web=self._web(), builder=self
         )
@@ -309,7 +316,7 @@ class LiveBuilder:
             takes_versions=self._options["upgrades"],
             state_memory=self._options["stateMemory"],
             state_folder=self._options["stateFolder"],
-            elasticity=_elasticity(self._options),
+            elasticity=_elasticity(self._options, place),
             is_observed=self._options["upgrades"]
             or self._options["httpPort"] is not None
             or self._options["uiPort"] is not None,
@@ -330,14 +337,26 @@ def _default_credit(fronts: Mapping[str, Any], workers: int, options: Mapping[st
     return _CREDIT
 
 
-def _elasticity(options: Mapping[str, Any]) -> Elasticity:
-    elasticity = Elasticity(rebalances=options["rebalance"])
+def _elasticity(options: Mapping[str, Any], place: CoordinatorAddress) -> Elasticity:
+    least, most = options["minWorkers"], options["maxWorkers"]
+    if most is None and least is not None:
+        raise InputError(
+            "the option 'minWorkers' is for a number of workers that follows the load: set 'maxWorkers' too."
+        )
+    bounds = None if most is None else (least or 1, most)
+    elasticity = Elasticity(options["rebalance"], bounds)
+    key = "maxWorkers" if bounds is not None else "rebalance"
     if elasticity.is_on and (
         options["checkpointLocation"] is None or options["ordering"] != "time"
     ):
         raise InputError(
-            "keys move between workers at a cut by time: with the option 'rebalance', set "
-            ".option('checkpointLocation', ...), and leave ordering at 'time'."
+            f"keys move between workers at a cut by time: with the option {key!r}, set "
+            f".option('checkpointLocation', ...), and leave ordering at 'time'."
+        )
+    if elasticity.is_on and place.port:
+        raise InputError(
+            f"the workers of the next owners of keys meet at another port: with the option {key!r}, name "
+            f"no port in .option('coordinatorHost', ...)."
         )
     return elasticity
 
@@ -464,6 +483,8 @@ _OPTIONS: dict[str, tuple[Any, Callable[[str, object], Any]]] = {
     "stateMemory": (None, _size),
     "stateFolder": (None, _location),
     "rebalance": (False, _yes_or_no),
+    "minWorkers": (None, _workers),
+    "maxWorkers": (None, _workers),
 }
 
 

@@ -139,7 +139,12 @@ class LiveQuery:
         told = f"started: {settings.workers} workers, checkpoint {stored}"
         self._log.event(logging.INFO, "started", 0, told)
         self._lives.start()
-        Automatic(self._lives, settings.elasticity, self._log).start()
+        Automatic(
+            self._lives,
+            settings.elasticity,
+            lambda workers, seconds: self.rescale(workers, timeout=seconds),
+            self._log,
+        ).start()
         if web is not None:
             by_time = settings.ordering == "time"
             web.start(self.id, self._overview, self._reads if by_time else None)

@@ -6,7 +6,8 @@ as it rests, and each time the same was called for at every look of the seconds 
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
+from math import ceil, floor
 from typing import NamedTuple
 
 from emberflow.runners.live.balance.plan import Plan
@@ -17,6 +18,15 @@ _BUSY = 0.5
 _RELIEF = 0.2
 REBALANCE_HOLDS_SECONDS = 10.0
 RESTS_SECONDS = 30.0
+#: More workers, if all work for more than this part of their time on average, and have for some seconds: so
+#: many that they would for the part below. Fewer, if those that stay would for less than the last one.
+_GROWS_ABOVE = 0.8
+_GROWN_TO = 0.6
+_SHRUNK_TO = 0.5
+GROWTH_HOLDS_SECONDS = 10.0
+SHRINKING_HOLDS_SECONDS = 60.0
+#: Each time in a row that something could not be done, the rest is twice as long, up to so many times.
+_RESTS_MAX = 32
 
 
 class Elasticity(NamedTuple):
@@ -24,10 +34,29 @@ class Elasticity(NamedTuple):
 
     #: Whether slices move from busy workers to idle ones.
     rebalances: bool = False
+    #: How many workers it has at least and at the most, if their number follows the load.
+    workers: tuple[int, int] | None = None
 
     @property
     def is_on(self) -> bool:
-        return self.rebalances
+        return self.rebalances or self.workers is not None
+
+
+def wanted_workers(busy: Sequence[float], least: int, most: int) -> int:
+    """How many workers the load calls for, by the part of its time that each of them works.
+
+    What it calls for is stable: as many workers share the same load, and it calls for no others.
+
+    >>> [wanted_workers([each, each], 1, 8) for each in (0.1, 0.2, 0.4, 0.7, 0.9)]
+    [1, 1, 2, 2, 3]
+    """
+    now, total = len(busy), sum(busy)
+    wanted = now
+    if total > _GROWS_ABOVE * now:
+        wanted = max(now + 1, ceil(total / _GROWN_TO))
+    elif total < _SHRUNK_TO * (now - 1):
+        wanted = max(1, floor(total / _SHRUNK_TO) + 1)
+    return max(least, min(wanted, most))
 
 
 class Steady:
@@ -56,9 +85,11 @@ class Steady:
         self.rest(now)
         return True
 
-    def rest(self, now: float) -> None:
-        """Something was done that changes the load: begin to look when that is long ago."""
-        self._wanted, self._rests_until = None, now + self._rests
+    def rest(self, now: float, *, failures: int = 0) -> None:
+        """Something was done that changes the load: begin to look when that is long ago. If it could not be done,
+        so many times in a row, later."""
+        self._wanted = None
+        self._rests_until = now + self._rests * min(2**failures, _RESTS_MAX)
 
 
 def calls_for_rebalance(plan: Plan) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 
 from emberflow.errors import EmberflowError, InputError
+from emberflow.runners.live.balance.ledger import Load
 from emberflow.runners.live.balance.plan import Plan, planned
 from emberflow.runners.live.supervisor import Supervision
 from emberflow.values.owners import Owners
@@ -22,7 +23,7 @@ _LOOK_SECONDS = 0.1
 def rebalance(lives: Supervision, seconds: float) -> int:
     """Move slices, if it pays. Returns how many have moved when they have."""
     deadline = time.monotonic() + seconds
-    owners, plan = _planned_when_known(lives, deadline)
+    owners, plan, _ = _planned_when_known(lives, deadline)
     if not pays(plan):
         return 0
     lives.rebalance(owners, plan.applied(owners.of_slice), max(deadline - time.monotonic(), 1.0))
@@ -34,16 +35,16 @@ def pays(plan: Plan) -> bool:
     return plan.relief >= RELIEF_MIN and plan.before - plan.after >= _SECONDS_MIN
 
 
-def plan_now(lives: Supervision) -> tuple[Owners, Plan] | None:
-    """What would move by the load of the last seconds; None if too little is known of it."""
+def plan_now(lives: Supervision) -> tuple[Owners, Plan, Load] | None:
+    """What would move by the load of the last seconds, and that; None if too little is known of it."""
     coordinator = lives.coordinator
     owners, load = coordinator.owners, coordinator.ledger.look()
     if owners is None or coordinator.phase != "running" or not load.is_ripe:
         return None
-    return owners, planned(owners.of_slice, load.workers, load.slices)
+    return owners, planned(owners.of_slice, load.workers, load.slices), load
 
 
-def _planned_when_known(lives: Supervision, deadline: float) -> tuple[Owners, Plan]:
+def _planned_when_known(lives: Supervision, deadline: float) -> tuple[Owners, Plan, Load]:
     if lives.settings.ordering != "time":
         raise InputError("slices of keys move between workers by time: leave ordering at 'time'.")
     while (found := plan_now(lives)) is None:
