@@ -28,7 +28,7 @@ answers it; for a live query it is ``query.read(STATEMENT)``.
     asked at three moments
       ada +50 = 50, bob nothing yet = 0
       ada +50 = 50, bob +20 = 20
-      ada +50 -30 = 20, bob +20 +30 -50 = 0
+      ada +50 -30 = 20, bob +20 +30 = 50
 """
 
 from typing import NamedTuple

@@ -451,7 +451,7 @@ def restore_the_wrong_cut(patch: pytest.MonkeyPatch) -> None:
             return found
         before = CutStorage()
         before.parts = self.parts
-        chain = self._chain(found.manifest)[:-1]
+        chain = self.chain(found.manifest)[:-1]
         before.manifests = chain
         earlier = newest(before)
         return None if earlier is None else earlier._replace(manifest=found.manifest)
@@ -461,7 +461,7 @@ def restore_the_wrong_cut(patch: pytest.MonkeyPatch) -> None:
 
 @mutation()
 def restore_only_the_last_increment(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(CutStorage, "_chain", lambda self, manifest: [manifest])
+    patch.setattr(CutStorage, "chain", lambda self, manifest: [manifest])
 
 
 @mutation(cases=torn)

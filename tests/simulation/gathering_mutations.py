@@ -13,8 +13,8 @@ from emberflow.engine.progress import arrangements as arrangements_module
 from emberflow.engine.speculation.window import Window
 from emberflow.engine.worker import gathering as gathering_module
 from emberflow.engine.worker import guests as guests_module
-from emberflow.engine.worker.gathering import Gathering
-from emberflow.engine.worker.guests import Guests
+from emberflow.engine.worker.gathering.guests import Guests
+from emberflow.engine.worker.gathering.region import Gathering
 from emberflow.engine.worker.regions import Cycle
 from emberflow.values.item import FlatItem
 

@@ -13,7 +13,7 @@ import pytest
 
 from emberflow.engine.layout import Layout
 from emberflow.engine.worker import gathering as gathering_module
-from emberflow.engine.worker.gathering import Gathering
+from emberflow.engine.worker.gathering.region import Gathering
 from tests.effort import few
 from tests.simulation.cases import AnyCase, WrongError
 from tests.simulation.gathering_mutations import BREAKS, Break

@@ -565,7 +565,7 @@ class AccessMachine(Cooling[StateBucket]):
                 continue  # an older cut had it, and no later one that it is gone
             self.begin_from(row)
 
-    # Rows that another worker computes: see `worker.guests`.
+    # Rows that another worker computes: see `gathering.guests`.
 
     def writes(self, access: int) -> bool:
         """Whether an access may leave a value."""

@@ -40,7 +40,7 @@ from emberflow.engine.speculation.patience import DEFAULT_JUDGES, Judges, Patien
 from emberflow.engine.speculation.turns import TurnOf, turns_of
 from emberflow.engine.worker.barriers import Barriers
 from emberflow.engine.worker.dataflow import Dataflow
-from emberflow.engine.worker.gathering import Gathering
+from emberflow.engine.worker.gathering.region import Gathering
 from emberflow.engine.worker.loads import Loads
 from emberflow.engine.worker.mailboxes import Mailboxes
 from emberflow.engine.worker.outbox import Outbox

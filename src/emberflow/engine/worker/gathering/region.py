@@ -38,7 +38,7 @@ from emberflow.engine.messages import (
 from emberflow.engine.speculation.gathering import GatheringJudge
 from emberflow.engine.speculation.window import Window
 from emberflow.engine.worker.dataflow import Dataflow
-from emberflow.engine.worker.guests import ASK, ROW, Guests, row_of, take_versions
+from emberflow.engine.worker.gathering.guests import ASK, ROW, Guests, row_of, take_versions
 from emberflow.engine.worker.outbox import Outbox
 from emberflow.engine.worker.regions import Cycle
 from emberflow.engine.worker.routing import Routes
