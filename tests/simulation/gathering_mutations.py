@@ -11,8 +11,8 @@ from emberflow.engine.loops.accesses import NO_ABORTS, StateBucket
 from emberflow.engine.messages import Arrangement, Moment, Phase
 from emberflow.engine.progress import arrangements as arrangements_module
 from emberflow.engine.speculation.window import Window
-from emberflow.engine.worker import gathering as gathering_module
-from emberflow.engine.worker import guests as guests_module
+from emberflow.engine.worker.gathering import guests as guests_module
+from emberflow.engine.worker.gathering import region as region_module
 from emberflow.engine.worker.gathering.guests import Guests
 from emberflow.engine.worker.gathering.region import Gathering
 from emberflow.engine.worker.regions import Cycle
@@ -117,7 +117,7 @@ def what_has_waited_for_a_row_is_overtaken(patch: pytest.MonkeyPatch) -> None:
 
 @breaks
 def rows_that_are_forgotten_while_in_use(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(gathering_module, "_ROWS_KEPT", 0)
+    patch.setattr(region_module, "_ROWS_KEPT", 0)
     forget = Guests._forget
 
     def changed(self: Guests) -> None:
@@ -136,5 +136,5 @@ def an_owner_that_forgets_versions(patch: pytest.MonkeyPatch) -> None:
         take(machine, sorted(first.values()))
 
     take = guests_module.take_versions
-    patch.setattr(gathering_module, "take_versions", some)
+    patch.setattr(region_module, "take_versions", some)
     patch.setattr(guests_module, "take_versions", some)

@@ -43,7 +43,6 @@ KNOWN = {
     "trim what a cut under way needs": 7,
     "cold keys stay with the old owner": 11,
     "a channel is not blocked": 9,
-    "heirs forget cold keys": 9,
     "hold back without telling anyone": 9,
     "positions are told too late": 9,
     "the check that failed last is told": 9,
@@ -80,6 +79,7 @@ KNOWN = {
     "cold keys are forgotten": 121,
     "let the accumulator that was kept overtake": 134,
     "trim by the own range": 147,
+    "heirs forget cold keys": 211,
 }
 
 #: Mutations whose known case is so far along that to draw the cases before it takes seconds.

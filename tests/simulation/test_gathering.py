@@ -12,7 +12,7 @@ from itertools import count, islice
 import pytest
 
 from emberflow.engine.layout import Layout
-from emberflow.engine.worker import gathering as gathering_module
+from emberflow.engine.worker.gathering import region as region_module
 from emberflow.engine.worker.gathering.region import Gathering
 from tests.effort import few
 from tests.simulation.cases import AnyCase, WrongError
@@ -55,7 +55,7 @@ def test_who_computes_a_region_makes_no_difference(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Gathering, "_go_over", noted)
     for number, seed in enumerate(islice(gatherable(600_000), few(30))):
         # A host that keeps few rows fetches them again and again.
-        monkeypatch.setattr(gathering_module, "_ROWS_KEPT", (0, 3, 16_384)[number % 3])
+        monkeypatch.setattr(region_module, "_ROWS_KEPT", (0, 3, 16_384)[number % 3])
         judged_with_states(fickle(TransactionCase.out_of_order(seed)))
     assert hosts.count(None) > 2
     assert {None, 0, 1} <= set(hosts)
