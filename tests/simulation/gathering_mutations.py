@@ -16,7 +16,7 @@ from emberflow.engine.worker.gathering import region as region_module
 from emberflow.engine.worker.gathering.guests import Guests
 from emberflow.engine.worker.gathering.region import Gathering
 from emberflow.engine.worker.regions import Cycle
-from emberflow.values.item import FlatItem
+from emberflow.values.item import FlatItem, Place
 
 Break = Callable[[pytest.MonkeyPatch], None]
 BREAKS: list[Break] = []
@@ -113,6 +113,19 @@ def what_has_waited_for_a_row_is_overtaken(patch: pytest.MonkeyPatch) -> None:
         self._dataflow.receive(node, items)
 
     patch.setattr(Cycle, "run_now", run)
+
+
+@breaks
+def what_has_waited_for_a_row_waits_again(patch: pytest.MonkeyPatch) -> None:
+    """When its row is there, it goes to the end of what still waits."""
+    arrive = Guests.arrive
+
+    def changed(self: Guests, key: Any, row: tuple[Place, Any] | None) -> list[FlatItem]:
+        taken = arrive(self, key, row)
+        self._are_taken = False
+        return taken
+
+    patch.setattr(Guests, "arrive", changed)
 
 
 @breaks

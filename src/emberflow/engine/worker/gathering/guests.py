@@ -60,6 +60,8 @@ class Guests:
         #: What waits, in the order it came, and the frame that stands for it.
         self._waiting: list[FlatItem] = []
         self._frame: Frame | None = None
+        #: Whether the next items to be processed are some that have waited: they go ahead of what still does.
+        self._are_taken = False
         #: The rows that have accesses or aborts which are not final.
         self._dirty: dict[Any, None] = {}
         #: Nothing in them that is not final is below this; None if there is nothing.
@@ -74,9 +76,11 @@ class Guests:
     def process(self, items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
         """As the machine of the state does; what has to wait for its row comes again later."""
         known, dirty = self._known, self._dirty
-        self.items += len(items)
-        if self._waiting or not known.keys() >= {item[2][0] for item in items}:
+        if self._are_taken:
+            self._are_taken = False
+        elif self._waiting or not known.keys() >= {item[2][0] for item in items}:
             items = self._admitted(items)
+        self.items += len(items)
         if items:
             for item in items:
                 dirty[item[2][0]] = None
@@ -130,10 +134,12 @@ class Guests:
             self._outbox.hold(self._frame)
 
     def arrive(self, key: Any, row: tuple[Place, Any] | None) -> list[FlatItem]:
-        """A row has come: what has waited for it."""
+        """A row has come: what has waited for it, to be processed now."""
         self._asked.remove(key)
         self._begin(key, row)
-        return self._take(self._waiting)
+        taken = self._take(self._waiting)
+        self._are_taken = bool(taken)
+        return taken
 
     def _begin(self, key: Any, row: tuple[Place, Any] | None) -> None:
         self._known[key] = BEFORE_ALL if row is None else row[0]

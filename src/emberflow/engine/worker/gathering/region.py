@@ -202,7 +202,8 @@ class Gathering:
                 row = (place, 0, (ROW, key, row_of(own, key)))
                 self._outbox.post(content, rows_node, [row])
             elif kind == ROW:
-                self._cycle.run_now(node, self._guests[node].arrive(key, content))
+                if taken := self._guests[node].arrive(key, content):
+                    self._cycle.run_now(node, taken)
             else:
                 versions.append(item)
         take_versions(own, versions)
