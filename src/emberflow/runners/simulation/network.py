@@ -87,7 +87,10 @@ class Network:
     def break_link(self, link: tuple[str, str], random: Random) -> int:
         """Lose some of the messages that are on a link, up to the last; returns how many."""
         arrived, sent = self._arrived.get(link, 0), self._sent[link]
-        self._lost[link] = range(random.randint(arrived, max(arrived, sent - 1)) + 1, sent + 1)
+        first = random.randint(arrived, max(arrived, sent - 1)) + 1
+        if link in self._lost:  # it is broken already, and nothing behind the first gap is taken
+            first = min(first, self._lost[link].start)
+        self._lost[link] = range(first, sent + 1)
         self.note("broken", link, self._lost[link])
         return len(self._lost[link])
 
