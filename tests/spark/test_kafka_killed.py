@@ -156,7 +156,10 @@ class Driver:
         workers = [pid for pid in own if parents[pid] in own]
         if not workers:
             return False
-        os.kill(dice.choice(workers), signal.SIGKILL)
+        try:
+            os.kill(dice.choice(workers), signal.SIGKILL)
+        except ProcessLookupError:  # a rescale has ended it just now
+            return False
         toll("worker")
         return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -109,8 +110,9 @@ def test_what_a_sink_refuses_goes_to_the_errors_sink_in_order(
             while query.isActive and time.monotonic() < deadline:
                 progress = query.lastProgress
                 if progress is not None and progress["pids"]:
-                    os.kill(progress["pids"][0], signal.SIGKILL)
-                    break
+                    with contextlib.suppress(ProcessLookupError):  # it has ended just now
+                        os.kill(progress["pids"][0], signal.SIGKILL)
+                        break
                 time.sleep(0.005)
         assert query.awaitTermination(SECONDS), query.status
     finally:
