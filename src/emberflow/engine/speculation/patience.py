@@ -92,8 +92,8 @@ class Stop:
 class Patience:
     """The stops of one worker.
 
-    ``compute`` runs a node on items, ``forward`` sends items to a worker for a node. ``hold_frame`` makes a frame, without items, that stands at the
-    acker for what a stage holds from a time on.
+    ``compute`` runs a node on items, ``forward`` sends items to a worker for a node. ``hold_frame`` makes a
+    frame, without items, that stands at the acker for what a stage holds from a time on.
     """
 
     def __init__(

@@ -41,7 +41,7 @@ def rescaled(settings: Settings, workers: int) -> Settings:
 
     Raises `InputError` if the query cannot go on with so many.
     """
-    _check(settings, workers)
+    check_rescale(settings, workers)
     weights = weights_of(settings.graph, settings.fronts, workers)
     return settings._replace(workers=workers, owners=settings.owners.rescaled(weights))
 
@@ -56,7 +56,8 @@ def not_there(before: Settings, after: Settings, seconds: float) -> WorkersMissi
     )
 
 
-def _check(settings: Settings, workers: int) -> None:
+def check_rescale(settings: Settings, workers: int) -> None:
+    """Raises `InputError` if the query cannot go on with so many workers, or with other owners of its slices."""
     if not isinstance(workers, int) or isinstance(workers, bool) or not 1 <= workers <= SLICES:
         raise InputError(
             f"rescale(workers=) takes a number of workers from 1 to {SLICES:,}, got {workers!r}."

@@ -97,7 +97,7 @@ from emberflow.runners.live.life import (
 from emberflow.runners.live.processes.jobs import Job, Jobs
 from emberflow.runners.live.processes.launch import JobFailedError
 from emberflow.runners.live.processes.roster import Roster
-from emberflow.runners.live.rescale import not_there, rescaled
+from emberflow.runners.live.rescale import check_rescale, not_there, rescaled
 from emberflow.runners.live.wire.plan import Plan
 from emberflow.runners.live.wire.sockets import WireError, WireKeys
 from emberflow.runners.live.worker.link import CoordinatorGoneError
@@ -325,11 +325,11 @@ class Supervision:
         ``planned_on`` is the table that they were planned on. Returns and raises as `rescale` does.
         """
         before = self.settings
-        settings = rescaled(before, before.workers)
+        check_rescale(before, before.workers)
         if before.owners is not planned_on:
             raise EmberflowError("the slices have other owners by now: plan again.")
         owners = before.owners.next(of_slice, before.workers)
-        upgrade = _Upgrade(settings._replace(owners=owners), before, None, is_rescale=True)
+        upgrade = _Upgrade(before._replace(owners=owners), before, None, is_rescale=True)
         self._change_owners(upgrade, seconds)
 
     def _change_owners(self, upgrade: _Upgrade, seconds: float) -> None:
