@@ -95,6 +95,7 @@ ROOMS = [
     "runners.live.processes",
     "runners.live.life",
     "runners.live.rescale",
+    "runners.live.lives",
     "runners.live.supervisor",
     "runners.live.elastic",
     "runners.live.shadow",

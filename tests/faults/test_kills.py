@@ -24,8 +24,8 @@ import pytest
 
 import emberflow as ef
 from emberflow import fronts, sinks
+from emberflow.runners.live.lives.losses import LIVES_WITHOUT_PROGRESS_MAX, PoisonedError
 from emberflow.runners.live.query import LiveQuery
-from emberflow.runners.live.supervisor import LIVES_WITHOUT_PROGRESS_MAX, PoisonedError
 from tests.adapters.postgres_server import PostgresServer, running_server
 from tests.effort import FAULTS_ROUND, SOAK, shortened
 from tests.faults.flows import check_files, documents, index_flow, plain

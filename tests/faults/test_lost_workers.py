@@ -19,7 +19,7 @@ import pytest
 import emberflow as ef
 from emberflow import fronts, sinks
 from emberflow.engine.messages import BEFORE_ALL
-from emberflow.runners.live import supervisor
+from emberflow.runners.live.lives import crews
 from emberflow.runners.live.processes.launch import JobFailedError
 from emberflow.runners.live.query import LiveQuery
 from tests.faults.flows import check_files, documents, index_flow
@@ -45,7 +45,7 @@ def pids_after(query: LiveQuery, losses: int, workers: int) -> list[int]:
         if progress is None or progress["recoveries"] < losses or not progress["elements"]:
             return False
         pids = progress["pids"]
-        further = max(lives._lost_at, default=BEFORE_ALL)
+        further = max(lives._losses.lost_at, default=BEFORE_ALL)
         return len(pids) == workers and lives.coordinator.progress.of_all() > further
 
     until(are_there, "the workers of the next life")
@@ -84,8 +84,8 @@ def test_the_other_workers_stay(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # However busy the machine is: nobody is taken for stuck.
-    monkeypatch.setattr(supervisor, "_PATIENCE_SECONDS", SECONDS)
-    monkeypatch.setattr(supervisor, "_GATHER_SECONDS", SECONDS)
+    monkeypatch.setattr(crews, "_PATIENCE_SECONDS", SECONDS)
+    monkeypatch.setattr(crews, "_GATHER_SECONDS", SECONDS)
     given, all_killed = documents(400), tmp_path / "all killed"
     query = (
         index_flow()
@@ -149,7 +149,7 @@ def test_a_survivor_that_hangs_is_replaced_as_well(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is in a function that does not return, so it hears nothing."""
-    monkeypatch.setattr(supervisor, "_GATHER_SECONDS", SECONDS)
+    monkeypatch.setattr(crews, "_GATHER_SECONDS", SECONDS)
     hangs, may_hang = tmp_path / "hangs", tmp_path / "may hang"
     flow = ef.Flow("hanging")
 

@@ -105,7 +105,7 @@ class Running:
 
     def pids(self) -> dict[int, int]:
         """By worker: its process, also of those that are only coming."""
-        roster = self.query._lives._roster
+        roster = self.query._lives._crews.roster
         assert roster is not None
         return {worker: seen.here.pid for worker, seen in dict(roster._seen).items()}
 
@@ -220,7 +220,7 @@ def rescale_and_kill(
 
     asking = threading.Thread(target=rescale)
     asking.start()
-    until(lambda: lives._upgrade is not None, "the rescale")
+    until(lambda: lives.current.successor is not None, "the rescale")
     until(lambda: worker in running.pids(), "the worker")
     if is_taking_over:
         until(lambda: lives.settings.workers == workers, "the moment at which others take over")

@@ -97,7 +97,11 @@ def kill_some(
 
     def kill() -> None:
         deadline = time.monotonic() + SECONDS
-        while asked is not None and query._lives._upgrade is None and time.monotonic() < deadline:
+        while (
+            asked is not None
+            and query._lives.current.successor is None
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.002)
         for _ in range(count):
             if asked is not None and dice.random() < 0.7:

@@ -25,6 +25,7 @@ from emberflow.checkpoint.errors import UnfitCutError
 from emberflow.engine.worker.routing import barrier_host
 from emberflow.graph.versions import CarryError
 from emberflow.runners.live.driver.coordinator import Coordinator
+from emberflow.runners.live.lives.claims import Claims
 from emberflow.runners.live.query import LiveQuery
 from emberflow.runners.live.supervisor import Supervision
 from emberflow.runners.live.wire.sockets import WireError
@@ -388,16 +389,15 @@ def test_a_version_that_cannot_take_over_leaves_the_old_one_running(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept: dict[str, Any] = {}
-    begun = Supervision._begun_when_writable
+    begun = Claims.begin_when_writable
     was_told: list[bool] = []
 
-    def watched(lives: Supervision) -> Any:
+    def watched(claims: Claims) -> None:
         """An upgrade is told that it failed when the next life is there, which takes the next one."""
-        found = begun(lives)
-        was_told.append(lives._upgrade is None)
-        return found
+        begun(claims)
+        was_told.append(claims._current.successor is None)
 
-    monkeypatch.setattr(Supervision, "_begun_when_writable", watched)
+    monkeypatch.setattr(Claims, "begin_when_writable", watched)
     query = started(spark, sums(0), tmp_path, kept)
     try:
         when(query, 200)
@@ -434,20 +434,20 @@ def test_the_note_of_a_version_decides_who_goes_on_after_a_loss(
     """Ahead of the note the old version does, and is asked again; behind it the new one."""
     kept: dict[str, Any] = {}
     query = started(spark, sums(0), tmp_path, kept)
-    claimed, noted = Supervision._claimed_for, Coordinator._take_over
+    claimed, noted = Claims.claimed_for, Coordinator._take_over
     lost: list[str] = []
 
-    def loses_a_worker(lives: Supervision, *given: Any) -> Any:
+    def loses_a_worker(claims: Claims, *given: Any) -> Any:
         """While the workers take over."""
         if not lost:
             lost.append("ahead of the note")
             os.kill(pids(query)[0], signal.SIGKILL)
             toll("worker")
             deadline = time.monotonic() + SECONDS
-            while lives.coordinator.failure is None:
+            while claims._current.coordinator.failure is None:
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
-        return claimed(lives, *given)
+        return claimed(claims, *given)
 
     def loses_its_life(coordinator: Coordinator, *given: Any) -> None:
         noted(coordinator, *given)
@@ -455,7 +455,7 @@ def test_the_note_of_a_version_decides_who_goes_on_after_a_loss(
             lost.append("behind the note")
             raise WireError("lost right behind the note")
 
-    monkeypatch.setattr(Supervision, "_claimed_for", loses_a_worker)
+    monkeypatch.setattr(Claims, "claimed_for", loses_a_worker)
     monkeypatch.setattr(Coordinator, "_take_over", loses_its_life)
     later = [(sums(1), None), (sums(2, name="totals"), {"totals": "sums"})]
     try:
@@ -481,14 +481,14 @@ def test_the_old_version_goes_on_if_the_next_one_is_lost_right_behind_its_end(
 
     def loses_the_next_one(lives: Supervision) -> Any:
         failure = lived(lives)
-        upgrade = lives._upgrade
+        successor = lives.current.successor
         if lives.coordinator.hands_over and losses:
-            assert upgrade is not None
-            assert upgrade.successor is not None
-            successor = upgrade.successor[1]
-            successor.fail(losses.pop(0))
-            assert successor.wait(SECONDS)  # it has told why, in its own thread
-            assert upgrade.over.is_set() == (len(losses) == 1)
+            assert successor is not None
+            assert successor.life is not None
+            coordinator = successor.life[1]
+            coordinator.fail(losses.pop(0))
+            assert coordinator.wait(SECONDS)  # it has told why, in its own thread
+            assert successor.over.is_set() == (len(losses) == 1)
         return failure
 
     monkeypatch.setattr(Supervision, "_live", loses_the_next_one)

@@ -6,7 +6,7 @@ by the same version of the flow in the next life, with the next table. It holds 
 life before on.
 
 1. *Before T nothing changes.* The workers that are added are a Spark job of their own, and meet the others in
-   a life that is prepared (`supervisor._prepare`). All of them read the rows of slices that will come to them
+   a life that is prepared (`lives.succession`). All of them read the rows of slices that will come to them
    from a cut that counts (`cold.ahead`), and once more from the cut before the last one; from the first on,
    every cut adds to it. If they do not come, that life is given up, and the old one goes on as it was.
 2. *At T* all fronts halt; what is below is final, is stored by the sinks, and is in the last cut of the old
