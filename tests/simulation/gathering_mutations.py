@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from emberflow.engine.worker.gathering import guests as guests_module
 from emberflow.engine.worker.gathering import region as region_module
 from emberflow.engine.worker.gathering.guests import Guests
 from emberflow.engine.worker.gathering.region import Gathering
+from emberflow.engine.worker.gathering.waiting import Waiting
 from emberflow.engine.worker.regions import Cycle
 from emberflow.values.item import FlatItem, Place
 
@@ -122,10 +123,36 @@ def what_has_waited_for_a_row_waits_again(patch: pytest.MonkeyPatch) -> None:
 
     def changed(self: Guests, key: Any, row: tuple[Place, Any] | None) -> list[FlatItem]:
         taken = arrive(self, key, row)
-        self._are_taken = False
+        self._are_admitted = False
         return taken
 
     patch.setattr(Guests, "arrive", changed)
+
+
+@breaks
+def an_item_that_overtakes_another_of_its_place(patch: pytest.MonkeyPatch) -> None:
+    """Its row is here, and the row of the other is not."""
+    admit = Waiting.admit
+
+    def changed(self: Waiting, items: list[FlatItem], known: Container[Any]) -> list[FlatItem]:
+        admitted: list[FlatItem] = []
+        for item in items:
+            admitted += [item] if item[2][0] in known else admit(self, [item], known)
+        return admitted
+
+    patch.setattr(Waiting, "admit", changed)
+
+
+@breaks
+def a_row_that_comes_for_one_item_only(patch: pytest.MonkeyPatch) -> None:
+    """Whatever else waits for it waits for ever."""
+    arrive = Waiting.arrive
+
+    def changed(self: Waiting, key: Any, known: Container[Any]) -> list[FlatItem]:
+        del self._places_by_key.get(key, [])[1:]
+        return arrive(self, key, known)
+
+    patch.setattr(Waiting, "arrive", changed)
 
 
 @breaks

@@ -27,8 +27,11 @@ from tests.simulation.transactional import (
 )
 
 CASES_OF_A_BREAK = 60
-#: Where the hunt for a break begins, if not with the first seed: it shows in one case of hundreds.
-FIRST = {"a_worker_that_does_not_look_what_comes": 1_586}
+#: Where the hunt for a break begins, if not with the first seed: each shows in one case of hundreds.
+FIRST = {
+    "a_worker_that_does_not_look_what_comes": 1_586,
+    "an_item_that_overtakes_another_of_its_place": 1_830,
+}
 
 
 def gatherable(first: int) -> Iterator[int]:
@@ -65,11 +68,6 @@ def test_nor_does_it_through_crashes_and_moves() -> None:
     for number, seed in enumerate(islice(gatherable(610_000), few(20))):
         drawn = transactions_with_moves if number % 2 else transactions_with_crashes
         judged_with_crashes_and_cuts(fickle(drawn(seed)))
-
-
-def test_items_of_one_place_do_not_overtake_each_other() -> None:
-    """The first two need a row that is not here, and the next one has another row: one case of thousands."""
-    judged_with_crashes_and_cuts(fickle(transactions_with_moves(5_448)))
 
 
 @pytest.mark.parametrize("broken", BREAKS, ids=lambda broken: broken.__name__.replace("_", " "))

@@ -6,8 +6,8 @@ have always been.
 
 - The first access of a row waits until the owner has sent it (*ask* and *row*). Nothing below the moment
   of the arrangement is in flight by then, and all that the host has sent for this row is ahead of the
-  question on the same link. So what the owner has is what the access has to see. What waits is in
-  flight: it is acked as a frame that the host sends to itself. What has the same place waits too.
+  question on the same link. So what the owner has is what the access has to see. What waits (`waiting`)
+  is in flight: one frame that the host sends to itself stands for all of it.
 - When nothing below a frontier can arrive at the region any more, the versions below it are final. The
   host sends those that count to the owners (*version*), each once and in order, and keeps the last one of
   each row. Until then it holds a frame at the least of them, which keeps the minimal time below. That
@@ -26,6 +26,7 @@ from typing import Any
 from emberflow.engine.loops.accesses import AccessEntry, StateBucket
 from emberflow.engine.machines.state import AccessMachine
 from emberflow.engine.messages import BEFORE_ALL, Frame, Moment
+from emberflow.engine.worker.gathering.waiting import Waiting, identity_of
 from emberflow.engine.worker.outbox import Outbox
 from emberflow.values.item import FlatItem, Place
 
@@ -57,11 +58,12 @@ class Guests:
         self._known: dict[Any, Place] = {}
         #: The rows that have been asked for.
         self._asked: set[Any] = set()
-        #: What waits, in the order it came, and the frame that stands for it.
-        self._waiting: list[FlatItem] = []
+        self._waiting = Waiting()
+        #: What stands for all that waits at the acker, and the least transaction of it.
         self._frame: Frame | None = None
+        self._least_waiting: Place | None = None
         #: Whether the next items to be processed are some that have waited: they go ahead of what still does.
-        self._are_taken = False
+        self._are_admitted = False
         #: The rows that have accesses or aborts which are not final.
         self._dirty: dict[Any, None] = {}
         #: Nothing in them that is not final is below this; None if there is nothing.
@@ -76,8 +78,8 @@ class Guests:
     def process(self, items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
         """As the machine of the state does; what has to wait for its row comes again later."""
         known, dirty = self._known, self._dirty
-        if self._are_taken:
-            self._are_taken = False
+        if self._are_admitted:
+            self._are_admitted = False
         elif self._waiting or not known.keys() >= {item[2][0] for item in items}:
             items = self._admitted(items)
         self.items += len(items)
@@ -95,7 +97,7 @@ class Guests:
         for item in items:
             key = item[2][0]
             if key not in self._known and key not in self._asked:
-                place = _identity_of(item)
+                place = identity_of(item)
                 missing[key] = min(missing.get(key, place), place)
         for key, place in missing.items():
             owner = self._owner_of(key)
@@ -106,40 +108,31 @@ class Guests:
             self.fetched += 1
             ask = (place, 0, (ASK, key, self._outbox.index))
             self._outbox.post(owner, self._rows_node, [ask])
-        return self._take([*self._waiting, *items])
-
-    def _take(self, items: list[FlatItem]) -> list[FlatItem]:
-        """The items that can go on; the others wait. Of one place, none overtakes another: what takes it
-        back, or takes its place, may be of another row."""
-        taken: list[FlatItem] = []
-        left: list[FlatItem] = []
-        places: set[Place] = set()
-        for item in items:
-            if item[2][0] in self._known and item[0] not in places:
-                taken.append(item)
-            else:
-                left.append(item)
-                places.add(item[0])
-        self._waiting = left
+        admitted = self._waiting.admit(items, self._known)
         self._hold()
-        return taken
+        return admitted
 
     def _hold(self) -> None:
-        """One frame stands for all that waits."""
+        """One frame stands for all that waits. It counts under the least turn of it, or the least time."""
+        item = self._waiting.least()
+        least = None if item is None else identity_of(item)
+        if least == self._least_waiting:
+            return
         if self._frame is not None:
             self._outbox.finish([self._frame])
-            self._frame = None
-        if self._waiting:
-            self._frame = self._outbox.frame([(self.node, self._waiting)])
+        self._least_waiting, self._frame = least, None
+        if item is not None:
+            self._frame = self._outbox.frame([(self.node, [item])])
             self._outbox.hold(self._frame)
 
     def arrive(self, key: Any, row: tuple[Place, Any] | None) -> list[FlatItem]:
         """A row has come: what has waited for it, to be processed now."""
         self._asked.remove(key)
         self._begin(key, row)
-        taken = self._take(self._waiting)
-        self._are_taken = bool(taken)
-        return taken
+        admitted = self._waiting.arrive(key, self._known)
+        self._hold()
+        self._are_admitted = bool(admitted)
+        return admitted
 
     def _begin(self, key: Any, row: tuple[Place, Any] | None) -> None:
         self._known[key] = BEFORE_ALL if row is None else row[0]
@@ -199,13 +192,9 @@ class Guests:
             self.machine.buckets.pop(key, None)
 
     def held(self) -> list[Frame]:
-        """What waits for a row, as frames."""
-        return [] if self._frame is None else [self._frame]
-
-
-def _identity_of(item: FlatItem) -> Place:
-    place: Place = item[0]
-    return place[: item[2][2]]
+        """What waits for a row, as a frame."""
+        frame = self._frame
+        return [] if frame is None else [frame._replace(parts=((self.node, list(self._waiting)),))]
 
 
 def _groups(entries: list[AccessEntry]) -> Iterator[list[AccessEntry]]:
