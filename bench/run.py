@@ -8,6 +8,7 @@ python bench/run.py disorder [--only partitions] [--quick]
 python bench/run.py speculation [--only model] [--quick]
 python bench/run.py upgrade [--only index] [--quick]
 python bench/run.py elastic [--quick]
+python bench/run.py scaling [--only workers] [--quick]
 python bench/run.py nexmark [--only throughput] [--query q3] [--quick]
 python bench/run.py state [--only 5] [--quick]
 """
@@ -30,6 +31,7 @@ DISORDER = "disorder"
 SPECULATION = "speculation"
 UPGRADE = "upgrade"
 ELASTIC = "elastic"
+SCALING = "scaling"
 NEXMARK = "nexmark"
 STATE = "state"
 #: Where the module of a benchmark has another name.
@@ -58,6 +60,7 @@ PARTS = {
         "ledger",
     ),
     SPECULATION: ("model", "live"),
+    SCALING: ("workers", "rates", "sampling", "model"),
     NEXMARK: ("throughput", "latency"),
     UPGRADE: ("index", "keys", "million"),
     STATE: ("memory", "1", "5", "20", "cuts", "restore", "spark"),

@@ -1,38 +1,60 @@
-"""Run time of a fixed input: asynchronous cuts, markers and stop-the-world at several intervals.
+"""What cuts cost: run time of a fixed input, and latency at a steady rate, by how often and how they are taken.
 
-Each is compared with the same ordering without any. After the snapshot paper's Figure 6.
+After the snapshot paper's Figure 6: cuts at a global time, snapshots by markers and with the world stopped, every
+100 ms to 3 s, each beside the same ordering without any. The flow has three shuffles, which make channels wait for
+markers: words by word, their counts by count, and again by word.
 
-The flow has three shuffles, which make channels wait for markers: words by word, their counts by
-count, and again by word. The time is from the first element read to the last record stored.
+- *Run time* is from the first element read to the last record stored, of an input that is there from the beginning.
+- *Latency* is the query's own: from an element's entering to the message that all its output is stored. By arrival
+  that is when the snapshot has committed.
+
+In every round each way has its turn; medians of the rounds count.
 """
 
 from __future__ import annotations
 
+import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import engine
+from figures import drawn
 from pyspark.sql import SparkSession
 
 import emberflow as ef
 from emberflow import fronts, sinks
-from exactly_once import plots
+from emberflow.work import watched
 
-WORDS = 300_000
-QUICK_WORDS = 10_000
-INTERVALS_MS = (100, 250, 500, 1_000, 3_000)
+WORDS, WORDS_QUICK = 1_000_000, 10_000
+#: Of the runs that measure latency.
+RATE, SECONDS, SECONDS_QUICK = 15_000, 8, 1
+INTERVALS_MS = (100, 300, 1_000, 3_000)
+ROUNDS = 3
 
-KINDS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
-    ("time, cuts", {}, {}),
-    (
-        "arrival, markers",
-        {"ordering": "arrival", "guarantee": "at-least-once"},
-        {"ordering": "arrival", "snapshots": "markers"},
-    ),
-    ("arrival, stop the world", {}, {"ordering": "arrival", "snapshots": "stop"}),
-]
+TIME, ARRIVAL = "by time", "by arrival"
+ORDERINGS: dict[str, dict[str, Any]] = {TIME: {}, ARRIVAL: {"ordering": "arrival"}}
+#: The ordering, and the options.
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "by time, cuts": (TIME, {}),
+    "by arrival, markers": (ARRIVAL, {"snapshots": "markers"}),
+    "by arrival, stop the world": (ARRIVAL, {"snapshots": "stop"}),
+}
+
+
+class Taken(NamedTuple):
+    """One run: from the first element read to the last record stored."""
+
+    seconds: float
+    cuts: int
+    p50: float
+    p99: float
+
+
+#: By the kind, or the ordering for those without, and milliseconds between cuts, or None.
+Found: TypeAlias = dict[tuple[str, int | None], list[Taken]]
 
 
 def shuffling() -> ef.Flow:
@@ -45,8 +67,9 @@ def shuffling() -> ef.Flow:
     return flow
 
 
-def seconds(spark: SparkSession, words: list[str], options: dict[str, Any]) -> tuple[float, int]:
-    """How long it took, and how many cuts were made."""
+def taken(
+    spark: SparkSession, words: list[str], options: dict[str, Any], rate: float | None
+) -> Taken:
     last_at = 0.0
     stored = 0
 
@@ -60,7 +83,7 @@ def seconds(spark: SparkSession, words: list[str], options: dict[str, Any]) -> t
         builder = (
             shuffling()
             .live(spark)
-            .read(words=_Stamped(words, begun))
+            .read(words=_Stamped(words, begun, rate))
             .write(counts=sinks.Callback(store))
             .option("workers", 2)
         )
@@ -74,15 +97,18 @@ def seconds(spark: SparkSession, words: list[str], options: dict[str, Any]) -> t
         finally:
             query.stop()
         assert stored == len(words), f"{stored} of {len(words)} records"
-        cuts = (query.lastProgress or {}).get("cuts") or {}
-        return last_at - float(begun.read_text()), cuts.get("count", 0)
+        progress = query.lastProgress
+        assert progress is not None
+        latency, cuts = progress["latencyMs"], progress["cuts"] or {}
+        seconds = last_at - float(begun.read_text())
+        return Taken(seconds, cuts.get("count", 0), latency["p50"], latency["p99"])
 
 
 class _Stamped(fronts.Iterable):
     """Records when it was first read."""
 
-    def __init__(self, words: list[str], begun: Path) -> None:
-        super().__init__(words)
+    def __init__(self, words: list[str], begun: Path, rate: float | None) -> None:
+        super().__init__(words, rate=rate)
         self._begun = begun
 
     def read_batches(self, partition: int, position: Any) -> Any:
@@ -90,24 +116,86 @@ class _Stamped(fronts.Iterable):
         return super().read_batches(partition, position)
 
 
+def one_round(
+    spark: SparkSession,
+    words: list[str],
+    rate: float | None,
+    intervals: Sequence[int],
+    found: Found,
+) -> None:
+    """Each interval beside those of the other kinds, and beside none."""
+    for ordering, options in ORDERINGS.items():
+        without = {**options, "guarantee": "at-least-once"} if options else options
+        found.setdefault((ordering, None), []).append(taken(spark, words, without, rate))
+    for interval in intervals:
+        for kind, (ordering, options) in KINDS.items():
+            own = {**ORDERINGS[ordering], **options, "checkpointInterval": interval}
+            found.setdefault((kind, interval), []).append(taken(spark, words, own, rate))
+
+
+def median(runs: Sequence[Taken], figure: str) -> float:
+    return statistics.median(getattr(run, figure) for run in runs)
+
+
 def main(spark: SparkSession, *, quick: bool) -> None:
-    words = engine.zipf_words(QUICK_WORDS if quick else WORDS)
-    intervals = INTERVALS_MS[1:2] if quick else INTERVALS_MS
-    print(f"{f'run time of {len(words):,} words through three shuffles':52}", end="")
-    print(f"{'none s':>10}" + "".join(f"{f'{interval:,} ms':>10}" for interval in intervals))
-    curves: dict[str, list[float]] = {}
-    none = 0.0
-    for kind, without, options in KINDS:
-        if not kind.endswith("stop the world"):  # its ordering was measured just before
-            none, _ = seconds(spark, words, without)
-        told = [
-            seconds(spark, words, {**options, "checkpointInterval": interval})
-            for interval in intervals
-        ]
-        curves[kind] = [took / none for took, _ in told]
-        shown = "".join(f"{took / none:>9.2f}x" for took, _ in told)
-        print(f"  {kind:50}{none:>10.2f}{shown}", flush=True)
-        print(f"  {'  cuts made':50}{'':10}" + "".join(f"{cuts:>10}" for _, cuts in told))
-    plots.curves(
-        "runtime", list(intervals), curves, "ms between cuts", "run time, of that without cuts"
-    )
+    words = engine.zipf_words(WORDS_QUICK if quick else WORDS)
+    intervals = INTERVALS_MS[:1] if quick else INTERVALS_MS
+    rounds = 1 if quick else ROUNDS
+    few = words[: RATE * (SECONDS_QUICK if quick else SECONDS)]
+    fast: Found = {}
+    steady: Found = {}
+    taken(spark, words, {}, None)  # starts the processes
+    for _ in watched("rounds", range(rounds), rounds):
+        one_round(spark, words, None, intervals, fast)
+        one_round(spark, few, RATE, intervals, steady)
+    heads = "".join(f"{f'{interval:,} ms':>16}" for interval in intervals)
+    print(f"{f'{len(words):,} words through three shuffles':46}{'none':>16}{heads}")
+    for kind, (ordering, _) in KINDS.items():
+        none = median(fast[ordering, None], "seconds")
+        ratios = [median(fast[kind, each], "seconds") / none for each in intervals]
+        cuts = [median(fast[kind, each], "cuts") for each in intervals]
+        _row(f"{kind}, run time", f"{none:.2f} s", [f"{ratio:.2f}" for ratio in ratios])
+        _row("  cuts made", "", [f"{count:.0f}" for count in cuts])
+        p50s, p99s = (
+            [median(runs, figure) for runs in [steady[ordering, None]]]
+            + [median(steady[kind, each], figure) for each in intervals]
+            for figure in ("p50", "p99")
+        )
+        none_told, *told = [f"{p50:,.1f}; {p99:,.1f}" for p50, p99 in zip(p50s, p99s, strict=True)]
+        _row(f"  ms at {RATE:,} a second, p50; p99", none_told, told)
+    _plot(intervals, fast, steady)
+
+
+def _row(label: str, none: str, cells: Sequence[str]) -> None:
+    print(f"  {label:44}{none:>16}" + "".join(f"{cell:>16}" for cell in cells), flush=True)
+
+
+def _plot(intervals: Sequence[int], fast: Found, steady: Found) -> None:
+    def draw(all_axes: list[Any]) -> None:
+        left, right = all_axes
+        for number, (kind, (ordering, _)) in enumerate(KINDS.items()):
+            color = f"C{number}"
+            none = median(fast[ordering, None], "seconds")
+            ratios = [median(fast[kind, each], "seconds") / none for each in intervals]
+            left.plot(intervals, ratios, "o-", color=color, label=kind)
+            for figure, style in (("p50", "o-"), ("p99", "x:")):
+                own = [median(steady[kind, each], figure) for each in intervals]
+                right.plot(intervals, own, style, color=color, label=f"{kind}, {figure}")
+        for figure, style in (("p50", "-"), ("p99", ":")):
+            none = median(steady[TIME, None], figure)
+            right.axhline(none, color="gray", linestyle=style, label=f"by time, none, {figure}")
+        left.axhline(1, color="gray", linewidth=0.8)
+        left.set_ylim(bottom=0)
+        left.set_ylabel("run time, of that without cuts")
+        left.set_title("a fixed input")
+        right.set_yscale("log")
+        right.set_ylabel("ms from entering to stored")
+        right.set_title(f"{RATE:,} elements a second")
+        for axes in all_axes:
+            axes.set_xscale("log")
+            axes.set_xticks(intervals, [f"{each:,}" for each in intervals])
+            axes.minorticks_off()
+            axes.set_xlabel("ms between cuts")
+            axes.legend(fontsize=7)
+
+    drawn("exactly-once-runtime", draw, columns=2, width=11)

@@ -15,10 +15,10 @@ _STATE_STORES = "spark.sql.streaming.stateStore"
 
 
 @contextmanager
-def spark_session() -> Iterator[SparkSession]:
+def spark_session(*, cores: int = 4) -> Iterator[SparkSession]:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = (
-        SparkSession.builder.master("local[4]")
+        SparkSession.builder.master(f"local[{cores}]")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.log.level", "FATAL")

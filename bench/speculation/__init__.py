@@ -13,8 +13,8 @@ that waits for its input before it computes). The same here, for
 =============  =====================================================================================
 `documents`    the articles, or generated ones where there is no data; the flow; the three ways
 `cluster`      live on local Spark, 1, 2 and 4 workers
-`model`        the engine's own workers and acker over a model of clock, processors and links, 1 to
-               50 workers
+`model`        the same with 1 to 50 workers over a model
+`modelled`     the engine's own workers and acker over a model of clock, processors and links
 `plots`        PNGs under bench/plots/
 =============  =====================================================================================
 

@@ -1,15 +1,17 @@
 """Live on local Spark: the index by the number of workers, the rate, and the way to keep the order.
 
 Each worker has a partition of the front. Documents are dealt out to them and get the time of their
-arrival. All workers, the driver and Spark share the cores of one machine.
+arrival. All workers, the driver and Spark share the cores of one machine. The ways take turns, for
+`ROUNDS` rounds; percentiles are of the latencies of all rounds, all else is their mean.
 """
 
 from __future__ import annotations
 
 import os
+import statistics
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from live.session import spark_session
 from pyspark.sql import SparkSession
@@ -20,7 +22,17 @@ from speculation import HEADS, Figures, documents, plots
 WORKERS = (1, 2, 4)
 RATES = (25, 50, 100)
 SECONDS = 4
+ROUNDS = 2
 _DOCUMENTS_MIN = 80
+
+
+class Run(NamedTuple):
+    """One run. Times are milliseconds."""
+
+    replay_ratio: float
+    latencies: list[float]
+    buffers: float
+    barriers: float
 
 
 class Documents:
@@ -45,7 +57,7 @@ class Documents:
 
 def measured(
     spark: SparkSession, given: list[documents.Document], workers: int, rate: float, way: str
-) -> Figures:
+) -> Run:
     left = [len(document) for document in given]
     latencies: dict[int, float] = {}
 
@@ -73,13 +85,18 @@ def measured(
     progress = query.lastProgress
     assert progress is not None
     waited = progress["waitedMs"]
+    # The first tenth is the start.
     counted = [latencies[number] for number in range(len(given) // 10, len(given))]
-    return Figures(
-        progress["replayRatio"],
-        *documents.percentiles(counted),
-        waited["buffers"],
-        waited["barriers"],
+    return Run(progress["replayRatio"], counted, waited["buffers"], waited["barriers"])
+
+
+def together(runs: list[Run]) -> Figures:
+    latencies = [latency for run in runs for latency in run.latencies]
+    replay_ratio, buffers, barriers = (
+        statistics.mean(getattr(run, figure) for run in runs)
+        for figure in ("replay_ratio", "buffers", "barriers")
     )
+    return Figures(replay_ratio, *documents.percentiles(latencies), buffers, barriers)
 
 
 def main(*, quick: bool) -> None:
@@ -95,8 +112,12 @@ def main(*, quick: bool) -> None:
         for count in workers:
             for rate in rates:
                 own = given[: max(_DOCUMENTS_MIN, SECONDS * rate)]
+                runs: dict[str, list[Run]] = {way: [] for way in documents.WAYS}
+                for _ in range(1 if quick else ROUNDS):
+                    for way in documents.WAYS:
+                        runs[way].append(measured(spark, own, count, rate, way))
                 for way in documents.WAYS:
-                    figures = found[count, rate, way] = measured(spark, own, count, rate, way)
+                    figures = found[count, rate, way] = together(runs[way])
                     print(f"  {f'{count}, {rate}, {way}':38}{figures.cells}", flush=True)
     if not quick:
         plots.drawn_all("live", found, f"{kind}; {machine}", latency_workers=workers)

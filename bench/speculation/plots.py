@@ -12,7 +12,7 @@ from speculation import Figures
 #: By the number of workers, documents a second, and the way.
 Found: TypeAlias = dict[tuple[int, float, str], Figures]
 
-_TICKS_MS = (2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000)
+_TICKS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
 
 
 def drawn_all(name: str, found: Found, caption: str, *, latency_workers: Sequence[int]) -> None:
@@ -59,13 +59,16 @@ def latencies(name: str, found: Found, caption: str, workers: Sequence[int]) -> 
             axes.set_xscale("log")
             axes.set_yscale("log")
             axes.set_xticks(rates, [str(rate) for rate in rates], minor=False)
-            low, high = axes.get_ylim()
-            ticks = [tick for tick in _TICKS_MS if low <= tick <= high]
-            axes.set_yticks(ticks, [str(tick) for tick in ticks])
-            axes.minorticks_off()
             axes.set_xlabel("documents a second")
             axes.set_ylabel("ms")
             axes.set_title(f"{count} worker{'s' if count > 1 else ''}")
+        low = min(axes.get_ylim()[0] for axes in all_axes)
+        high = max(axes.get_ylim()[1] for axes in all_axes)
+        ticks = [tick for tick in _TICKS_MS if low <= tick <= high]
+        for axes in all_axes:
+            axes.set_ylim(low, high)
+            axes.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
+            axes.minorticks_off()
         all_axes[0].legend(fontsize=7)
         all_axes[0].figure.suptitle(f"Latency. {caption}", fontsize=8)
 

@@ -1,0 +1,28 @@
+"""Scaling, as far as two cores can show it: what an element costs by the number of workers.
+
+    python bench/run.py scaling [--only workers] [--only rates] [--only sampling] [--only model] [--quick]
+
+===========  ====================================================================================
+`workers`    processor time, messages and bytes an element, with 1, 2, 4 and 8 workers
+`rates`      processor time of the driver, by the rate of elements
+`sampling`   what it costs to sample the loads of slices, in turns within a run
+`model`      latency, and the run time of a fixed input, by 1 to 200 workers, over a model of a
+             cluster
+`running`    the query of the first three: its front, its sink, and what is counted meanwhile
+`tap`        counts the messages of a process
+===========  ====================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+
+from emberflow.work import watched
+
+
+def main(parts: Sequence[str], *, quick: bool) -> None:
+    for number, part in enumerate(watched("parts", parts, len(parts))):
+        if number:
+            print()
+        import_module(f"scaling.{part}").main(quick=quick)
