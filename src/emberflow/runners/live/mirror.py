@@ -182,9 +182,8 @@ class _Reached:
 
 
 class MirrorFeed:
-    """A partition of a front, for the second version. It has what the loop calls of a `Feed`."""
+    """A partition of a front, for the second version: a `LoopFeed` without a source."""
 
-    has_begun = True
     chose = False
     owes_report = False
     is_reported = True
@@ -263,9 +262,3 @@ class MirrorFeed:
 
     def minimal_time(self, moment: Moment) -> None:
         """Credits are the matter of the first version."""
-
-    def settled_below(self, moment: Moment, note: Callable[[tuple[float, int]], None]) -> None:
-        """So are latencies."""
-
-    def join(self, seconds: float) -> None:
-        """It has no thread."""

@@ -40,7 +40,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from operator import le, lt
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from emberflow.checkpoint.logs.segments import OwnTime
 from emberflow.engine.messages import BEFORE_ALL, Moment
@@ -54,7 +54,7 @@ from emberflow.engine.progress.event_time import (
 )
 from emberflow.engine.progress.gate import Gate, least_time
 from emberflow.engine.progress.waiting import Resume
-from emberflow.errors import EmberflowError, InputError
+from emberflow.errors import Diverted, EmberflowError, InputError
 from emberflow.fronts.protocol import Batch, Front, Idle, Malformed, front_contract
 from emberflow.runners.elements import no_time, with_checked_watermark
 from emberflow.runners.live.wire.bell import no_bell
@@ -72,6 +72,57 @@ WAITING_BYTES_MAX = 1 << 30
 IDLE_MS = 10
 #: Batches whose latency is being measured.
 _SAMPLES_MAX = 10_000
+
+
+class _Gate(Protocol):
+    @property
+    def reached(self) -> Moment:
+        """All that has entered is below this."""
+
+
+class _Aside(Protocol):
+    def take(self) -> Sequence[tuple[Place, Diverted | Exception]]:
+        """The malformed records that have entered since the last call."""
+
+
+class LoopFeed(Protocol):
+    """What a loop calls of whatever its elements enter by: a `Feed`, or the feed of a mirror."""
+
+    name: str
+    partition: int
+    node: int
+    late_node: int | None
+    index: int
+    settled: int
+
+    @property
+    def gate(self) -> _Gate: ...
+    @property
+    def aside(self) -> _Aside: ...
+    @property
+    def over(self) -> bool: ...
+    @property
+    def chose(self) -> bool: ...
+    @property
+    def hurries(self) -> bool: ...
+    @property
+    def waiting(self) -> int: ...
+    @property
+    def late(self) -> int: ...
+    @property
+    def reported(self) -> Moment: ...
+    @property
+    def is_reported(self) -> bool: ...
+    @property
+    def owes_report(self) -> bool: ...
+    @property
+    def lag_ms(self) -> float: ...
+    def take(self, most: int) -> list[FlatItem]: ...
+    def take_late(self) -> list[FlatItem]: ...
+    def report(self) -> dict[int, Moment]: ...
+    def ask(self, time: int) -> None: ...
+    def minimal_time(self, moment: Moment) -> None: ...
+    def halt(self) -> None: ...
 
 
 class Feed:

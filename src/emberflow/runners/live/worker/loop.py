@@ -37,12 +37,12 @@ import pickle
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, NamedTuple, Protocol, TypeAlias, cast
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import zmq
 
@@ -56,6 +56,7 @@ from emberflow.engine.worker.succession import copied_rows, copied_timers
 from emberflow.engine.worker.worker import Worker
 from emberflow.errors import ERRORS_SINK, EmberflowError
 from emberflow.fronts.protocol import front_contract
+from emberflow.graph.nodes import Front
 from emberflow.runners.interpreter import Collector, serving
 from emberflow.runners.live.balance.meter import Meter
 from emberflow.runners.live.cold.ahead import CopiedAhead
@@ -80,7 +81,7 @@ from emberflow.runners.live.worker.cuts import (
     copied_ahead,
 )
 from emberflow.runners.live.worker.diverted import fit_to_travel
-from emberflow.runners.live.worker.feed import IDLE_MS, Feed
+from emberflow.runners.live.worker.feed import IDLE_MS, Feed, LoopFeed
 from emberflow.runners.live.worker.journal import Journal
 from emberflow.runners.live.worker.link import (
     MEETING_SECONDS_MAX,
@@ -289,7 +290,9 @@ class WorkerLoop:
         self._poller = zmq.Poller()
         for waited_for in (self._frames_in, self._link.socket, self._bell.fileno()):
             self._poller.register(waited_for, zmq.POLLIN)
-        self._feeds: list[Feed] = []
+        #: All that elements enter by; and those of them that read a source, which a mirror has none of.
+        self._feeds: Sequence[LoopFeed] = []
+        self._own_feeds: list[Feed] = []
         self._stores: dict[tuple[str, int], Store] = {}
         self._writers: dict[tuple[str, int], WriterThread] = {}
         self._latencies: list[tuple[float, int]] = []
@@ -357,7 +360,7 @@ class WorkerLoop:
                 )
                 ending.start()
                 self.heir._estate = Estate(
-                    self._engine, self._feeds, self._writers, self._state_bound, ending
+                    self._engine, self._own_feeds, self._writers, self._state_bound, ending
                 )
 
     def last_heir(self) -> WorkerLoop:
@@ -374,7 +377,7 @@ class WorkerLoop:
 
     def join_readers(self) -> None:
         """Wait for threads that are in a source, however long it keeps them."""
-        for feed in self._feeds:
+        for feed in self._own_feeds:
             if feed.reader.thread.is_alive():
                 feed.reader.thread.join()
 
@@ -383,7 +386,7 @@ class WorkerLoop:
             self._twin.is_over.wait(_TWIN_SECONDS)
         if self._successor is not None:
             self._successor.discard()
-        for feed in self._feeds:
+        for feed in self._own_feeds:
             feed.join(_JOIN_SECONDS)
         self._twin, self._successor = None, None
 
@@ -512,7 +515,15 @@ class WorkerLoop:
                 places=contract is not None and contract.places,
                 commit_every=0.0 if contract is None else contract.commit_every,
             )
-        self._feeds = self._made_feeds()
+        fed = list(self._fed_here())
+        if self._mirror is not None:
+            late_node = plan.graph.late_node
+            self._feeds = [
+                MirrorFeed(self._mirror, name, partition, index, node.id, late_node)
+                for name, node, partition, index in fed
+            ]
+        else:
+            self._feeds = self._own_feeds = self._made_feeds(fed)
 
     def _last_of_writers(self) -> Delivered:
         """What the sinks here have from earlier: the barriers will not release it again."""
@@ -528,8 +539,18 @@ class WorkerLoop:
             if barrier_host(sink, partition, self.plan.workers) == self.index
         ]
 
-    def _made_feeds(self) -> list[Feed]:
-        """The feeds of this worker. Those of an earlier version go on if they are where its cut is."""
+    def _fed_here(self) -> Iterator[tuple[str, Front, int, int]]:
+        """The partitions of fronts that enter here: name, node, partition, index of the front."""
+        plan = self.plan
+        fronts = plan.graph.fronts
+        for name, node in fronts.items():
+            for partition in range(plan.fronts[name].partitions):
+                index = front_index(node.index, len(fronts), partition)
+                if front_host(index, plan.workers) == self.index:
+                    yield name, node, partition, index
+
+    def _made_feeds(self, own: list[tuple[str, Front, int, int]]) -> list[Feed]:
+        """The feeds of these partitions. Those of an earlier version go on if they are where its cut is."""
         plan = self.plan
         inherited: dict[tuple[str, int], Feed] = {}
         if self._estate is not None:
@@ -539,20 +560,6 @@ class WorkerLoop:
                     inherited[feed.name, feed.partition] = feed
                 else:
                     feed.join(_JOIN_SECONDS)
-        fronts = plan.graph.fronts
-        own = [
-            (name, node, partition, index)
-            for name, node in fronts.items()
-            for partition in range(plan.fronts[name].partitions)
-            for index in [front_index(node.index, len(fronts), partition)]
-            if front_host(index, plan.workers) == self.index
-        ]
-        if self._mirror is not None:
-            mirrored = [
-                MirrorFeed(self._mirror, name, partition, index, node.id, plan.graph.late_node)
-                for name, node, partition, index in own
-            ]
-            return cast("list[Feed]", mirrored)  # they have what this loop calls
         for other in inherited.keys() - {(name, partition) for name, _, partition, _ in own}:
             inherited.pop(other).join(_JOIN_SECONDS)  # another worker reads on
         for name, node, partition, _ in own:
@@ -660,7 +667,7 @@ class WorkerLoop:
     def _begin_fronts(self, last: Moment | None) -> None:
         """All workers are ready. ``last`` is the greatest global time that any sink has."""
         self._fronts_begun = True
-        for feed in self._feeds:
+        for feed in self._own_feeds:
             if not feed.has_begun:
                 feed.start(self._cuts.beginning(feed, last))
 
@@ -773,7 +780,7 @@ class WorkerLoop:
         if writer is None:
             return
         if self._order is not None:
-            self._do(self._cuts.begin(self._order, self._feeds, writer))
+            self._do(self._cuts.begin(self._order, self._own_feeds, writer))
             self._order = None
         captured = self._cuts.go_on(self._stores.values(), writer, loop_is_busy=loop_is_busy)
         if captured is not None:
@@ -868,8 +875,8 @@ class WorkerLoop:
             self._stores[partition].stored(bundles)
         elif kind == protocol.SETTLED:
             self._settled_everywhere = body
-            for feed, below in self._cuts.settled_elements(body, self._feeds):
-                feed.settled_below(below, self._latencies.append)
+            for settling, below in self._cuts.settled_elements(body, self._own_feeds):
+                settling.settled_below(below, self._latencies.append)
         elif kind == protocol.ASK:
             assert self._answering is not None
             self._answering.hear(body)
@@ -887,7 +894,7 @@ class WorkerLoop:
             last, bound = body
             self._begin_fronts(last)
             if bound is not None:  # before anything enters
-                self._bound_fronts([feed.halt_at(*bound) for feed in self._feeds], halts=True)
+                self._bound_fronts([feed.halt_at(*bound) for feed in self._own_feeds], halts=True)
         elif kind == protocol.HALT and body is None:
             for feed in self._feeds:
                 feed.halt()
@@ -895,7 +902,7 @@ class WorkerLoop:
         elif kind in (protocol.HOLD, protocol.HALT, protocol.GO_ON):
             holds = kind == protocol.HOLD
             at = body or (None, FRONT_MIN)
-            reached = [feed.hold() if holds else feed.halt_at(*at) for feed in self._feeds]
+            reached = [feed.hold() if holds else feed.halt_at(*at) for feed in self._own_feeds]
             self._bound_fronts(reached, halts=kind == protocol.HALT)
         elif kind == protocol.FLUSH:
             self._flush_stores(for_good=body)
