@@ -11,6 +11,7 @@ import emberflow as ef
 from emberflow.engine.layout import Layout
 from emberflow.engine.messages import AFTER_ALL, Ack, Effects, Frame, Moment, Progress
 from emberflow.engine.progress.acker import Acker
+from emberflow.engine.speculation.patience import DEFAULT_JUDGES, Judges
 from emberflow.engine.worker.worker import Worker
 from emberflow.graph.nodes import Graph
 
@@ -18,10 +19,10 @@ from emberflow.graph.nodes import Graph
 class FakeLink:
     """All links are FIFO. What is on them stays there until it is delivered by name."""
 
-    def __init__(self, graph: Graph, workers: int) -> None:
+    def __init__(self, graph: Graph, workers: int, judges: Judges = DEFAULT_JUDGES) -> None:
         self.graph = graph
         layout = Layout(graph)
-        self.workers = [Worker(layout, index, workers) for index in range(workers)]
+        self.workers = [Worker(layout, index, workers, judges=judges) for index in range(workers)]
         self.acker = Acker(workers=workers, fronts=[front.index for front in graph.fronts.values()])
         self.frames: dict[tuple[int, int], deque[Frame]] = {}
         self.acks: list[deque[Ack]] = [deque() for _ in range(workers)]

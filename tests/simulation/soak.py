@@ -4,7 +4,8 @@
 ``--transactions`` from transactions, with ``--queries`` from transactions with reads of their
 states, with ``--histories`` from list-append transactions whose isolation is judged, with
 ``--versions`` from versions that follow one another, always with crashes; with ``--moves`` slices
-move between workers, mostly with crashes; with ``--standby`` other drivers take over from those that fail,
+move between workers, mostly with crashes; with ``--keys`` paths may keep their key up to a sink, so that
+ranges of keys do not wait for each other; with ``--standby`` other drivers take over from those that fail,
 which may come back. ``--batch``
 runs all kinds through the passes of a batch, without Spark and without crashes. ``--traces`` prints
 the digest of each run instead, to be compared between processes.
@@ -27,6 +28,7 @@ from tests.batch.test_transactions import judged_in_batch
 from tests.isolation.simulated import judge_histories
 from tests.simulation.cases import Case, WrongError, judged
 from tests.simulation.crash_cases import CrashCase, judged_with_crashes
+from tests.simulation.keyed import keyed_case, keyed_crash_case
 from tests.simulation.queried import judged_with_queries
 from tests.simulation.transactional import (
     TransactionCase,
@@ -58,6 +60,10 @@ def judge(seed: int, drawn: str, crashes: bool) -> None:
         judged_with_crashes(CrashCase.moving(seed))
     elif drawn == "versions":
         judged_with_versions(VersionCase.of(seed))
+    elif drawn == "keys" and crashes:
+        judged_with_crashes(keyed_crash_case(seed))
+    elif drawn == "keys":
+        judged(keyed_case(seed))
     elif drawn == "queries":
         judged_with_queries(seed, crashes=3 if crashes else 0)
     elif drawn == "transactions" and crashes:
@@ -96,6 +102,7 @@ def main() -> int:
         ("queries", "the same, with reads of their states"),
         ("histories", "the isolation of transactions"),
         ("versions", "versions of a flow, one after another"),
+        ("keys", "paths that keep their key, or lose it"),
         ("moves", "slices that move between workers, some of which come or leave"),
         ("standby", "the same, with drivers that stand by and others that come back"),
         ("batch", "in batch, with transactions and without"),

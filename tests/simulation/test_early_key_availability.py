@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 import emberflow as ef
 from emberflow.engine.messages import AFTER_ALL
+from emberflow.runners.simulation.judges import judges
 from emberflow.values.hashing import key_hash, owner
 from tests.engine.fake_link import FakeLink, on_fake_link
 
@@ -80,3 +83,75 @@ def test_past_the_last_shuffle_a_slow_way_to_one_barrier_is_its_own() -> None:
     ]
     link.drain()
     assert link.released["out", 0] == [n for n in expected if n not in for_one]
+
+
+# --- Paths that keep the key -----------------------------------------------------------------------
+
+
+def reduced(flow: ef.Flow) -> ef.KeyedStream[int, Any]:
+    counts = flow.front("in").key_by(lambda n: n % 20).count()
+    return counts.map(lambda pair: (pair[0], -pair[1])).key_by(lambda pair: pair[0])
+
+
+def reduced_twice(flow: ef.Flow) -> ef.KeyedStream[int, Any]:
+    return reduced(flow).sum(of=lambda pair: pair[1]).key_by(lambda pair: pair[0])
+
+
+def in_windows(flow: ef.Flow) -> ef.KeyedStream[int, Any]:
+    windows = flow.front("in").key_by(lambda n: n % 20).window(ef.Tumbling(5), emit="close")
+    return windows.count().key_by(lambda result: result.key)
+
+
+def unique(flow: ef.Flow) -> ef.KeyedStream[int, Any]:
+    return flow.front("in").key_by(lambda n: n % 20).distinct().key_by(lambda n: n % 20)
+
+
+def looked_up(flow: ef.Flow) -> ef.KeyedStream[int, Any]:
+    """In a function that branches, nothing is proven of where the key is."""
+    counts = flow.front("in").key_by(lambda n: n % 20).count()
+    return counts.key_by(lambda pair: pair[0] if pair[1] else None)
+
+
+def by_another_key(flow: ef.Flow) -> ef.KeyedStream[int, Any]:
+    return reduced(flow).sum(of=lambda pair: pair[1]).key_by(lambda pair: pair[1])
+
+
+@pytest.mark.parametrize("patience", ["always", "never"])
+@pytest.mark.parametrize("path", [reduced, reduced_twice, in_windows, unique])
+def test_a_stuck_range_does_not_hold_the_others_output(path: Any, patience: str) -> None:
+    """Its items are stuck ahead of the reduce, and can end in no other partition."""
+    flow = ef.Flow("keys")
+    path(flow).sink("out", partitions=2)
+    link = FakeLink(flow.graph(), 2, judges(patience, "7"))
+    link.enter("in", *((number, number) for number in NUMBERS))
+    link.finish("in")
+    link.drain(stuck=frozenset({(0, 1)}))
+    assert link.released == {("out", 0): expected_of(flow, 0)}, "all of it"
+    assert link.acker.progress.of_all() == (in_range(1)[0], 0), "and nothing is forgotten"
+    link.drain()
+    assert link.released == {("out", own): expected_of(flow, own) for own in (0, 1)}
+    assert link.acker.entries == 0
+
+
+def in_range(worker: int) -> list[int]:
+    return [number for number in NUMBERS if owner(key_hash(number % 20), 2) == worker]
+
+
+def expected_of(flow: ef.Flow, partition: int) -> list[Any]:
+    (sink,) = flow.graph().sinks.values()
+    assert sink.key is not None
+    key_of = sink.key.function
+    expected = ef.run(flow, **{"in": NUMBERS})["out"]
+    return [payload for payload in expected if owner(key_hash(key_of(payload)), 2) == partition]
+
+
+@pytest.mark.parametrize("path", [looked_up, by_another_key])
+def test_where_nothing_is_proven_all_wait(path: Any) -> None:
+    flow = ef.Flow("keys")
+    path(flow).sink("out", partitions=2)
+    link = entered(flow)
+    link.drain(stuck=frozenset({(0, 1)}))
+    stuck = in_range(1)[0]
+    assert link.acker.progress.anywhere == link.acker.progress.of_all() == (stuck, 0)
+    link.drain()
+    assert link.released == {("out", own): expected_of(flow, own) for own in (0, 1)}

@@ -101,8 +101,7 @@ class Layout:
         self.rank = {node: rank for rank, unit in enumerate(self.units) for node in unit.nodes}
         #: By node: how many units that may hold something are ahead of it at the most.
         self.stage = self._stages()
-        # Failures have a stage behind all others. Its frontier tells when no failure can come or be taken
-        # back any more (`worker.barriers`).
+        # Failures have a stage behind all others, and so have rows on their way between workers.
         self.stage[self.failures] = max(self.stage.values()) + 1
         self.gatherable = list(_gatherable(self))
         for region in self.gatherable:

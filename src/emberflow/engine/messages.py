@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import Any, NamedTuple, TypeAlias
 
@@ -14,6 +14,10 @@ Moment: TypeAlias = tuple[int, int]
 #: Before and after every time that an element can have.
 BEFORE_ALL: Moment = (-(2**63), 0)
 AFTER_ALL: Moment = (2**63 - 1, 0)
+
+#: The levels of failures that end the run (`progress.acker`): on their way to worker 0, and held there.
+FAILING = -2
+FAILED = -1
 
 #: By global time: the xor of the ids of all frames of which it is the least.
 Xors: TypeAlias = dict[Moment, int]
@@ -30,7 +34,8 @@ class Frame(NamedTuple):
     as with an entry for every item. ``least`` is that time among items that may go anywhere from here, or the
     least turn of it (`turns`); ``least_bound`` is that time among those bound for a barrier of the
     receiver; None where there are none. ``level`` says how far the first ones of the others have come
-    (`progress.acker`).
+    (`progress.acker`). ``least_own`` and ``level_own`` say the same of the items that concern the keys of the
+    receiver alone (`worker.ranges`).
     """
 
     sender: int
@@ -39,6 +44,8 @@ class Frame(NamedTuple):
     least: Place | None
     least_bound: Moment | None
     level: int = 0
+    least_own: Moment | None = None
+    level_own: int = 0
 
 
 class Phase(IntEnum):
@@ -76,8 +83,9 @@ class Ack(NamedTuple):
     """What a worker has finished and what it has sent, in one message.
 
     One message, so that no received id ever disappears before the ids it caused appear. ``ranges``
-    are acks of frames on their way to a barrier, by the worker that holds it; ``anywhere`` are all
-    others of level 0, and ``deeper`` those of higher levels. ``reports`` are promises of fronts: 'I
+    are acks of frames on their way to a barrier, by the worker that holds it; ``own`` those of frames that
+    concern the keys of a worker alone, by this worker and by level; ``anywhere`` are all others of level 0,
+    and ``deeper`` those of other levels. ``reports`` are promises of fronts: 'I
     shall not emit below this'. ``number`` is how many acks this worker has made: they come in order,
     and some may have been made one (`receipts`). ``said`` is what has changed of the regions that may
     be gathered, by rank (`progress.arrangements`).
@@ -90,9 +98,12 @@ class Ack(NamedTuple):
     number: int = 0
     deeper: dict[int, TurnXors] = {}  # noqa: RUF012 - nobody writes to the default
     said: dict[int, Said] = {}  # noqa: RUF012 - nobody writes to the default
+    own: dict[int, dict[int, Xors]] = {}  # noqa: RUF012 - nobody writes to the default
 
     def __bool__(self) -> bool:
-        return bool(self.anywhere or self.ranges or self.reports or self.deeper or self.said)
+        return bool(
+            self.anywhere or self.ranges or self.reports or self.deeper or self.said or self.own
+        )
 
 
 class Bound(NamedTuple):
@@ -119,6 +130,11 @@ class Progress(NamedTuple):
     may hold back what is below it, so they promise that as well, and not only when their turn comes.
 
     ``arrangements`` are those of the regions that have ever been gathered, by rank.
+
+    ``own`` are, by worker, the least moments of what concerns its keys alone: the frontiers by stage if some
+    of that is held, and always the least of all as the last one. It is empty as long as there has been
+    nothing of the kind. ``failing`` are the least moments of failures that end the run: of those on their way,
+    and of those that are held.
     """
 
     anywhere: Moment
@@ -129,6 +145,8 @@ class Progress(NamedTuple):
     frontiers: tuple[Place, ...] = ()
     wanted: int = TIME_MIN
     arrangements: tuple[tuple[int, Arrangement], ...] = ()
+    own: tuple[tuple[Moment, ...], ...] = ()
+    failing: tuple[Moment, Moment] = (AFTER_ALL, AFTER_ALL)
 
     @property
     def turn(self) -> Place:
@@ -142,13 +160,28 @@ class Progress(NamedTuple):
             return self.turn
         return frontiers[stage] if stage < len(frontiers) else frontiers[-1]
 
-    def of_range(self, worker: int) -> Moment:
-        """Nothing below this can reach the barriers of a worker any more."""
-        return min(self.anywhere, self.ranges[worker])
+    def own_turn_of(self, worker: int, stage: int) -> Moment:
+        """Nothing before this that concerns the keys of a worker alone can arrive at a stage any more."""
+        if not self.own:
+            return AFTER_ALL
+        frontiers = self.own[worker]
+        return frontiers[stage] if stage < len(frontiers) else frontiers[-1]
+
+    def ahead_of_barriers(self, reaching: Iterable[int]) -> Moment:
+        """Nothing below this is under way to barriers that these ranges can reach, and not yet bound for one."""
+        least = min(self.anywhere, *self.failing)
+        if self.own:
+            for worker in reaching:
+                least = min(least, self.own[worker][-1])
+        return least
+
+    def of_range(self, worker: int, reaching: Iterable[int] = ()) -> Moment:
+        """Nothing below this can reach the barriers of a worker any more, if these ranges can reach them."""
+        return min(self.ahead_of_barriers(reaching), self.ranges[worker])
 
     def of_all(self) -> Moment:
         """Nothing below this is under way at all."""
-        return min(self.anywhere, *self.ranges)
+        return min(self.ahead_of_barriers(range(len(self.own))), *self.ranges)
 
 
 class Bundle(NamedTuple):

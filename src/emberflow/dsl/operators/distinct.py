@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from emberflow.dsl.operators.reduce import drift, keyed_map
 from emberflow.errors import FlowError
-from emberflow.values.functions import caller
+from emberflow.values.functions import caller, itself
 from emberflow.values.hashing import encode_key, key_hash
 from emberflow.values.persistent import PersistentList
 from emberflow.values.persistent_map import PersistentMap
+from emberflow.values.shapes import declare
 from emberflow.values.times import Duration, TimeError
 
 if TYPE_CHECKING:
@@ -47,6 +48,9 @@ def distinct(
 
 def _if_first(window: tuple[Any, ...]) -> tuple[Any, ...]:
     return window if len(window) == 1 else ()
+
+
+declare(_if_first, itself)
 
 
 def _counted(stream: KeyedStream[Any, Any], ttl: Duration) -> int:

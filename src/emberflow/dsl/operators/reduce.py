@@ -45,6 +45,7 @@ from emberflow.graph.nodes import Broadcast, Group, Input, Key, Merge, Reduction
 from emberflow.values.functions import UserFunction, caller, itself
 from emberflow.values.hashing import key_hash
 from emberflow.values.item import At
+from emberflow.values.shapes import UNKNOWN, Known, Parts, Shape, declare, part_of
 from emberflow.values.times import Duration, TimeError
 
 if TYPE_CHECKING:
@@ -60,6 +61,13 @@ def _key_and_value_of(accumulator: tuple[Any, bool, Any]) -> Any:
     # An `At` cannot be an accumulator. Inside of a pair it would pass for one; returned bare, it is
     # refused.
     return value if value.__class__ is At else (key, value)
+
+
+def _shape_of_pair(triple: Shape) -> Shape:
+    return Parts((part_of(triple, Known("constant", 0)), UNKNOWN))
+
+
+declare(_key_and_value_of, _shape_of_pair)
 
 
 def _shown_of(shown: Callable[[Any], Any]) -> Callable[[tuple[Any, bool, Any]], Any]:

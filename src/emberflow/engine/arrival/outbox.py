@@ -63,7 +63,7 @@ class MarkerOutbox(FrameLedger):
         if self._buffered_as and not buffered:
             self.finish(self._buffered_as)
             self._buffered_as = []
-        anywhere, ranges, _ = self.xors(frames)
+        anywhere, ranges, _, _ = self.xors(frames)
         reports, self.reports = self.reports, {}
         return frames, Ack(self.index, anywhere, ranges, reports)
 

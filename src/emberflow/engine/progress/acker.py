@@ -18,6 +18,17 @@ reports and all non-zero entries. There are several tables: 'anywhere', and one 
 the frames that are bound for its barriers and can go nowhere else. A barrier looks at 'anywhere'
 and its own (early key availability), so that one slow range does not hold back the output of all.
 
+So it is with frames that concern the keys of one worker alone (`worker.ranges`): they have tables of their
+own for each worker. A barrier looks at those of the ranges that can reach it, and a node at those of its own
+worker. The minimal time of such a table and 'anywhere' together never goes back, because what is in it comes
+of what was in it, or of what could go anywhere. If something went elsewhere, it would (`_check_own`).
+
+**Failures** that end the run have tables too, since they come of frames in any table, and hold back all
+output: those on their way to worker 0, which takes them, and those that it holds. A failure is certain when
+nothing below it is under way but failures that are held. Where keys have their own ranges, output of other
+ranges may have passed a failure before it was known. It is right: nothing that follows from the failed item
+could have been in it.
+
 All this holds for *turns* too, which are finer (`turns`). An entry is a turn where a worker goes by
 turns, and otherwise the global time, which is the least turn of its element.
 
@@ -40,10 +51,13 @@ from typing import Generic, TypeVar
 from emberflow.engine.messages import (
     AFTER_ALL,
     BEFORE_ALL,
+    FAILED,
+    FAILING,
     Ack,
     Bound,
     Moment,
     Progress,
+    Xors,
 )
 from emberflow.engine.progress.arrangements import Arrangements
 from emberflow.errors import InternalError
@@ -103,6 +117,37 @@ class AckTable(Generic[T]):
         return tuple([entry for entry in self._xors.items() if entry[0] < moment])
 
 
+class OwnTable:
+    """The tables of one worker for what concerns its keys alone, by level."""
+
+    __slots__ = ("_levels",)
+
+    def __init__(self) -> None:
+        self._levels: dict[int, AckTable[Moment]] = {0: AckTable[Moment]()}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._levels.values()))
+
+    def add(self, by_level: dict[int, Xors]) -> None:
+        for level, xors in by_level.items():
+            if level not in self._levels:
+                self._levels = dict(sorted([*self._levels.items(), (level, AckTable[Moment]())]))
+            self._levels[level].add(xors)
+
+    def minimum(self) -> Moment:
+        return min(table.minimum() for table in self._levels.values())
+
+    def frontiers(self) -> tuple[Moment, ...]:
+        """By stage if something is held, and the least of all as the last one."""
+        least, by_stage, is_held = AFTER_ALL, list[Moment](), False
+        for level, table in self._levels.items():
+            while 2 * len(by_stage) < level:
+                by_stage.append(least)
+            least = min(least, table.minimum())
+            is_held = is_held or bool(level & 1 and len(table))
+        return (*by_stage, least) if is_held else (least,)
+
+
 class Acker:
     """Takes acks, gives progress.
 
@@ -118,6 +163,9 @@ class Acker:
         #: By level, in their order.
         self._levels: dict[int, AckTable[Place]] = {0: AckTable[Place]()}
         self._ranges = tuple(AckTable[Moment]() for _ in range(workers))
+        self._own = tuple(OwnTable() for _ in range(workers))
+        self._owns = False
+        self._failing = {FAILING: AckTable[Place](), FAILED: AckTable[Place]()}
         self.progress = Progress(BEFORE_ALL, (BEFORE_ALL,) * workers)
         self._arrangements = Arrangements(workers)
         self.acks = 0
@@ -127,13 +175,14 @@ class Acker:
     @property
     def entries(self) -> int:
         """How many global times are not known to be done."""
-        return sum(len(table) for table in self._levels.values()) + sum(
-            len(table) for table in self._ranges
-        )
+        count = sum(map(len, self._levels.values())) + sum(map(len, self._failing.values()))
+        return count + sum(map(len, self._ranges)) + sum(map(len, self._own))
 
     def least_in_flight(self) -> Place | None:
         """The least entry, if nothing but it holds the minimal time back."""
         levels: list[Place] = [table.minimum() for table in self._levels.values()]
+        levels += [table.minimum() for table in self._failing.values()]
+        levels += [table.minimum() for table in self._own]
         least = min([*levels, *(table.minimum() for table in self._ranges)])
         return least if least < min(self.reports.values(), default=AFTER_ALL) else None
 
@@ -142,11 +191,17 @@ class Acker:
         self._heard[ack.worker] = ack.number
         self._levels[0].add(ack.anywhere)
         for level, by_turn in ack.deeper.items():
+            if level < 0:
+                self._failing[level].add(by_turn)
+                continue
             if level not in self._levels:
                 self._levels = dict(sorted([*self._levels.items(), (level, AckTable[Place]())]))
             self._levels[level].add(by_turn)
         for worker, xors in ack.ranges.items():
             self._ranges[worker].add(xors)
+        for worker, by_level in ack.own.items():
+            self._own[worker].add(by_level)
+            self._owns = True
         for front, promise in ack.reports.items():
             if promise < self.reports[front]:
                 raise InternalError(
@@ -167,11 +222,19 @@ class Acker:
         if turn < (before.anywhere if is_by_time else before.turn):
             raise InternalError(f"the minimal time went back from {before.turn} to {turn}")
         arrangements = self._arrangements.current
+        own: tuple[tuple[Moment, ...], ...] = ()
+        if self._owns:
+            own = tuple([table.frontiers() for table in self._own])
+            self._check_own(turn, own)
+        coming, held = self._failing[FAILING].minimum(), self._failing[FAILED].minimum()
+        failing = (coming[0], coming[1]), (held[0], held[1])
         if (
             turn != before.turn
             or ranges != before.ranges
             or frontiers != before.frontiers
             or arrangements is not before.arrangements
+            or own != before.own
+            or failing != before.failing
         ):
             anywhere = (turn[0], turn[1])
             bound = map(Bound, self._heard, [table.below(anywhere) for table in self._ranges])
@@ -182,8 +245,22 @@ class Acker:
                 within=() if turn == anywhere else turn,
                 frontiers=frontiers,
                 arrangements=arrangements,
+                own=own,
+                failing=failing,
             )
         return self.progress
+
+    def _check_own(self, turn: Place, own: tuple[tuple[Moment, ...], ...]) -> None:
+        """What concerns the keys of a worker alone comes of that, or of what may go anywhere."""
+        before = self.progress
+        for worker, frontiers in enumerate(own):
+            earlier = before.own[worker][-1] if before.own else AFTER_ALL
+            least, least_before = min(turn, frontiers[-1]), min(before.anywhere, earlier)
+            if least < least_before:
+                raise InternalError(
+                    f"the minimal time of the keys of worker {worker} went back from {least_before} to "
+                    f"{least}"
+                )
 
     def _frontiers(self, promised: Moment) -> tuple[Place, tuple[Place, ...]]:
         """The least turn of all levels, and the frontiers by stage if something is held."""

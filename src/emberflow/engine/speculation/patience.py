@@ -27,7 +27,7 @@ ticks is always patient, and gets told the frontier: what it has scheduled waits
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -102,14 +102,19 @@ class Patience:
         stateful: dict[int, Stateful],
         compute: Callable[[int, list[FlatItem]], None],
         forward: Callable[[int, int, list[FlatItem]], None],
-        hold_frame: Callable[[int, Moment], Frame],
+        hold_frame: Callable[[int, Moment, int], Frame],
         finish: Callable[[list[Frame]], None],
         items_of: Mapping[int, int],
         judges: Judges,
+        owned: Container[int] = (),
+        worker: int = 0,
         *,
         is_alone: bool,
     ) -> None:
-        """``is_alone``: there is one worker, whose regions run in order by themselves (`regions`)."""
+        """``owned`` are the nodes whose items concern the keys of one ``worker`` alone (`worker.ranges`).
+        ``is_alone``: there is one worker, whose regions run in order by themselves (`regions`)."""
+        self._owned = owned
+        self._worker = worker
         self._compute = compute
         self._forward = forward
         self._hold_frame = hold_frame
@@ -193,7 +198,7 @@ class Patience:
 
     def _go_on(self, stop: Stop) -> None:
         """Compute what is complete; everything, if the node is eager again."""
-        frontier = self.frontier(stop.stage) if stop.judge.patient else AFTER_ALL
+        frontier = self._frontier_at(stop) if stop.judge.patient else AFTER_ALL
         due = stop.hold.take(frontier)
         if stop.ticking is not None:
             stop.ticking.frontier = frontier
@@ -204,6 +209,13 @@ class Patience:
         """Nothing below this can arrive at a stage any more."""
         turn = self._progress.turn_of(stage)
         return turn[0], turn[1]
+
+    def _frontier_at(self, stop: Stop) -> Moment:
+        """Nothing below this can arrive at a node any more."""
+        frontier = self.frontier(stop.stage)
+        if stop.node in self._owned:
+            return min(frontier, self._progress.own_turn_of(self._worker, stop.stage))
+        return frontier
 
     def progress(self, progress: Progress) -> None:
         """Frontiers have moved: nodes go on with what is complete."""
@@ -249,10 +261,12 @@ class Patience:
         if frame is not None:
             if frame.least == least and frame.level == level:
                 return
+            if frame.least_own is not None and frame.least_own == least:
+                return  # a node with a range of its own keeps its level
             self._finish([frame])
             stop.frame = None
         if least is not None:
-            stop.frame = self._hold_frame(level, least)
+            stop.frame = self._hold_frame(level, least, stop.node)
             hold(stop.frame)
 
     def held(self) -> list[Frame]:

@@ -7,8 +7,12 @@ of the partitions that `routing.barrier_host` gives it; worker 0 holds the barri
 **No output passes a failure that ends the run.** After the end a user mends the function, and the run goes
 on from a cut below the failure. Output at or above it would be in the sinks by then, and would stay there,
 though it lacks what the failed element causes. So a failure that is not taken back is in flight: worker 0
-acks it as a frame that it sends to itself, which holds the minimal time back. Its level is above those of
-all other frames, so the frontier of the last stage tells when nothing can take it back any more.
+acks it as a frame that it sends to itself, which holds back all output. The acker has tables of their own for
+failures, so it can tell when nothing else is under way that can take it back (`progress.acker`). Where keys have ranges of their own, output of other ranges
+may have passed the failure before it was known (`worker.ranges`): a mended function changes nothing of that.
+
+**The errors sink**, if errors are diverted, gets records from the keys of all workers. So it waits for all of
+them.
 """
 
 from __future__ import annotations
@@ -59,25 +63,32 @@ class Barriers:
         """The barrier of failures, if it is here and they end the run."""
         return None if self._layout.diverts else self.by_node[self._layout.failures].get(0)
 
-    def release(self, minimal: Moment) -> list[Bundle]:
-        """All that is below the minimal time."""
+    def release(self, minimal: Moment, errors_until: Moment) -> list[Bundle]:
+        """All that is below the minimal time; of the errors sink, what is below a time of its own."""
         bundles: list[Bundle] = []
-        layout = self._layout
+        failures = self._layout.failures
         for node, barriers in self.by_node.items():
-            if node == layout.failures and not layout.diverts:
-                continue
-            for partition, barrier in barriers.items():
-                if not barrier.held_items:
-                    continue
-                released = barrier.release(minimal)
-                if not released:
-                    continue
-                name = ERRORS_SINK
-                if node != layout.failures:
-                    name = layout.graph.nodes[node].name
-                last = released[-1][0]
-                bundles.append(Bundle(name, partition, GlobalTime(last[0], last[1]), released))
+            if node != failures:
+                name = self._layout.graph.nodes[node].name
+                self._release(name, barriers, minimal, bundles)
+        return bundles + self.release_errors(errors_until)
+
+    def release_errors(self, until: Moment) -> list[Bundle]:
+        """Of the errors sink, what is below a time. Errors come from the keys of all workers."""
+        bundles: list[Bundle] = []
+        if self._layout.diverts:
+            self._release(ERRORS_SINK, self.by_node[self._layout.failures], until, bundles)
         return bundles
+
+    def _release(
+        self, name: str, barriers: dict[int, Barrier], until: Moment, bundles: list[Bundle]
+    ) -> None:
+        for partition, barrier in barriers.items():
+            if barrier.held_items:
+                released = barrier.release(until)
+                if released:
+                    last = released[-1][0]
+                    bundles.append(Bundle(name, partition, GlobalTime(last[0], last[1]), released))
 
     def pass_time(self, elapsed: float) -> None:
         for barrier in self.all():

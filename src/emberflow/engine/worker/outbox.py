@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Iterable, Mapping
 from operator import itemgetter
 
-from emberflow.engine.messages import Ack, Frame, Moment, Said, TurnXors, Xors
+from emberflow.engine.messages import FAILING, Ack, Frame, Moment, Said, TurnXors, Xors
 from emberflow.engine.progress.receipts import Receipts
 from emberflow.engine.speculation.budget import Budget
 from emberflow.engine.speculation.turns import TurnOf
@@ -61,6 +61,8 @@ class FrameLedger:
         least: Place | None,
         least_bound: Moment | None,
         level: int = 0,
+        least_own: Moment | None = None,
+        level_own: int = 0,
     ) -> Frame:
         self.frames_made += 1
         return Frame(
@@ -70,33 +72,37 @@ class FrameLedger:
             least,
             least_bound,
             level,
+            least_own,
+            level_own,
         )
 
     def xors(
         self, sent: list[tuple[int, Frame]]
-    ) -> tuple[TurnXors, dict[int, Xors], dict[int, TurnXors]]:
+    ) -> tuple[TurnXors, dict[int, Xors], dict[int, TurnXors], dict[int, dict[int, Xors]]]:
         """What to ack: all that was finished and held since the last ack, and what is sent now.
 
-        By turns of level 0, by range, and by level above that.
+        By turns of level 0, by range, by other levels, and what concerns the keys of a worker alone.
         """
         levels: dict[int, TurnXors] = {0: {}}
         ranges: dict[int, Xors] = {}
+        own: dict[int, dict[int, Xors]] = {}
         for frame in self._finished:
-            _xor(frame, self.index, levels, ranges)
+            _xor(frame, self.index, levels, ranges, own)
         self._finished = []
         for destination, frame in sent:
-            _xor(frame, destination, levels, ranges)
+            _xor(frame, destination, levels, ranges, own)
         for frame in self._newly_held:
-            _xor(frame, self.index, levels, ranges)
+            _xor(frame, self.index, levels, ranges, own)
         self._newly_held = []
-        return levels.pop(0), ranges, levels
+        return levels.pop(0), ranges, levels, own
 
 
 class Outbox(FrameLedger):
     """The outbox of a worker that orders items by their global times.
 
-    ``bound`` are the nodes that have barriers: what goes there goes no further. ``stage`` is the stage
-    of each other node.
+    ``bound`` are the nodes that have barriers: what goes there goes no further. ``owned`` are those of which
+    all that follows stays on the worker (`ranges`). ``stage`` is the stage of each other node. ``failures`` is
+    the node of failures that end the run, if they do.
     """
 
     def __init__(
@@ -108,6 +114,8 @@ class Outbox(FrameLedger):
         receipts: Receipts,
         bound: Container[int],
         stage: Mapping[int, int],
+        owned: Container[int] = (),
+        failures: int | None = None,
     ) -> None:
         super().__init__(index, incarnation)
         self._stage = stage
@@ -115,6 +123,8 @@ class Outbox(FrameLedger):
         self._turns = turns
         self._receipts = receipts
         self._bound = bound
+        self._owned = owned
+        self._failures = failures
         self._outgoing: dict[tuple[int, int], list[FlatItem]] = {}
         #: Global times of which frames came that counted under a turn, from the minimal time on.
         self._by_turns: set[Moment] = set()
@@ -137,44 +147,67 @@ class Outbox(FrameLedger):
             outgoing += items
 
     def frame(self, parts: list[Part]) -> Frame:
-        bound = self._bound
+        bound, owned = self._bound, self._owned
         least: Place | None = None
         least_bound: Moment | None = None
+        least_own: Moment | None = None
         stage: int | None = None
+        stage_own = 0
         for node, items in parts:
             place = min(map(_place_of, items))
             moment = (place[0], place[1])
             if node in bound:
                 least_bound = moment if least_bound is None else min(least_bound, moment)
+            elif node in owned:
+                own = self._stage[node]
+                stage_own = own if least_own is None else min(stage_own, own)
+                least_own = moment if least_own is None else min(least_own, moment)
             else:
                 own = self._stage[node]
                 stage = own if stage is None else min(stage, own)
                 least = moment if least is None else min(least, moment)
         if least in self._by_turns or any(budget.by_turns_at == least for budget in self._budgets):
             turns = self._turns
-            least = min(min(map(turns[node], items)) for node, items in parts if node not in bound)
-        return self.numbered(parts, least, least_bound, 0 if stage is None else 2 * stage)
+            least = min(
+                min(map(turns[node], items))
+                for node, items in parts
+                if node not in bound and node not in owned
+            )
+        level = 0 if stage is None else 2 * stage
+        return self.numbered(parts, least, least_bound, level, least_own, 2 * stage_own)
 
-    def hold_frame(self, level: int, least: Moment) -> Frame:
+    def _failing(self, parts: list[Part]) -> Frame:
+        """A frame of failures that end the run."""
+        place = min(item[0] for _, items in parts for item in items)
+        return self.numbered(parts, (place[0], place[1]), None, FAILING)
+
+    def hold_frame(self, level: int, least: Moment, node: int | None = None) -> Frame:
         """A frame of this level that stands for what a node holds from a time on."""
+        if node in self._owned:
+            return self.numbered((), None, None, 0, least, level)
         return self.numbered((), least, None, level)
 
     def emptied(self) -> tuple[list[tuple[int, Frame]], Ack]:
         """All that was posted, a frame for each worker, and the ack that goes with it."""
         frames = self._framed() if self._outgoing else []
-        anywhere, ranges, deeper = self.xors(frames)
+        anywhere, ranges, deeper, own = self.xors(frames)
         number = self._receipts.acked(ranges.get(self.index))
         reports, self.reports = self.reports, {}
         said, self.said = self.said, {}
-        return frames, Ack(self.index, anywhere, ranges, reports, number, deeper, said)
+        return frames, Ack(self.index, anywhere, ranges, reports, number, deeper, said, own)
 
     def _framed(self) -> list[tuple[int, Frame]]:
         by_destination: dict[int, list[Part]] = {}
+        failing: list[tuple[int, Frame]] = []
         for (destination, reader), items in self._outgoing.items():
-            by_destination.setdefault(destination, []).append((reader, items))
             self.items_sent += len(items)
+            if reader == self._failures:
+                failing.append((destination, self._failing([(reader, items)])))
+            else:
+                by_destination.setdefault(destination, []).append((reader, items))
         self._outgoing = {}
-        return [(destination, self.frame(parts)) for destination, parts in by_destination.items()]
+        frames = [(destination, self.frame(parts)) for destination, parts in by_destination.items()]
+        return frames + failing if failing else frames
 
 
 def _mixed(number: int) -> int:
@@ -187,7 +220,11 @@ def _mixed(number: int) -> int:
 
 
 def _xor(
-    frame: Frame, destination: int, levels: dict[int, TurnXors], ranges: dict[int, Xors]
+    frame: Frame,
+    destination: int,
+    levels: dict[int, TurnXors],
+    ranges: dict[int, Xors],
+    own: dict[int, dict[int, Xors]],
 ) -> None:
     """Xor a frame's id into the entries of the least global times that it carries."""
     if frame.least is not None:
@@ -196,3 +233,6 @@ def _xor(
     if frame.least_bound is not None:
         table = ranges.setdefault(destination, {})
         table[frame.least_bound] = table.get(frame.least_bound, 0) ^ frame.id
+    if frame.least_own is not None:
+        table = own.setdefault(destination, {}).setdefault(frame.level_own, {})
+        table[frame.least_own] = table.get(frame.least_own, 0) ^ frame.id

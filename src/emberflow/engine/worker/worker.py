@@ -32,7 +32,15 @@ from emberflow.engine.interface import BarrierStatistics, NodeStatistics, Statis
 from emberflow.engine.layout import Layout, Machines
 from emberflow.engine.machines.barrier import Barrier
 from emberflow.engine.machines.cold import ColdRows, ColdStores
-from emberflow.engine.messages import BEFORE_ALL, Bundle, Effects, Frame, Moment, Progress
+from emberflow.engine.messages import (
+    BEFORE_ALL,
+    FAILED,
+    Bundle,
+    Effects,
+    Frame,
+    Moment,
+    Progress,
+)
 from emberflow.engine.progress.receipts import Receipts
 from emberflow.engine.queries.worker import StateReader
 from emberflow.engine.speculation.budget import Budget
@@ -44,6 +52,7 @@ from emberflow.engine.worker.gathering.region import Gathering
 from emberflow.engine.worker.loads import Loads
 from emberflow.engine.worker.mailboxes import Mailboxes
 from emberflow.engine.worker.outbox import Outbox
+from emberflow.engine.worker.ranges import Ranges
 from emberflow.engine.worker.regions import Cycle
 from emberflow.engine.worker.retention import Retention
 from emberflow.engine.worker.routing import Routes
@@ -77,7 +86,10 @@ class Worker:
         self.retention = Retention(index, self.machines, self.reading)
         #: Nothing below this can reach the barriers here any more.
         self.minimal: Moment = BEFORE_ALL
-        self._anywhere: Moment = BEFORE_ALL
+        #: The same of all that is not yet bound for them; and of the errors sink, which the keys of all workers
+        #: reach, if they have ranges of their own.
+        self._ahead: Moment = BEFORE_ALL
+        self._errors_until: Moment | None = None
         #: No failure below this can come or be taken back any more, if failures end the run.
         self._failing: Moment = BEFORE_ALL
         #: What stands at the acker for failures that are held.
@@ -85,6 +97,8 @@ class Worker:
         self._elements = 0
         owners = equal_owners(workers) if owners is None else owners
         routes = Routes(layout, index, workers, owners, self.machines.stateful)
+        #: Which nodes' items concern the keys of a worker alone, and whose reach the barriers here.
+        self.ranges = Ranges(layout, index, owners)
         self._barriers = Barriers(layout, routes, delivered or {})
         self._receipts = Receipts(index)
         rows_nodes = sum(len(region.rows) for region in layout.gatherable)
@@ -105,6 +119,8 @@ class Worker:
             # A failure that ends the run holds back all output: see `barriers`.
             self._barriers.by_node.keys() - (set() if layout.diverts else {layout.failures}),
             layout.stage,
+            self.ranges.nodes,
+            None if layout.diverts else layout.failures,
         )
         self._dataflow = Dataflow(
             layout, self.machines, routes, self._barriers, self._mailboxes, self._outbox
@@ -124,6 +140,8 @@ class Worker:
             self._outbox.finish,
             self._dataflow.items_of,
             judges,
+            self.ranges.nodes,
+            index,
             is_alone=workers == 1,
         )
         #: By the rank of the region.
@@ -198,10 +216,12 @@ class Worker:
         """
         self._receive(frames)
         self._receipts.progress(progress)
-        self._anywhere = progress.anywhere
+        self._ahead = progress.ahead_of_barriers(self.ranges.reaching)
         self._outbox.forget_below(progress.anywhere)
-        turn = progress.turn_of(self.layout.stage[self.layout.failures])
-        self._failing = (turn[0], turn[1])
+        self._failing = min(
+            progress.anywhere, progress.failing[0], *(own[-1] for own in progress.own)
+        )
+        self._errors_until = progress.of_all() if progress.own else None
         for rank, budget in self._budgets.items():
             if budget.progress(progress) and self._cycles[rank].held():
                 self._mailboxes.wake(rank)
@@ -318,11 +338,11 @@ class Worker:
         return Effects(frames, ack, self._released() if releases else [], failure)
 
     def _released(self) -> list[Bundle]:
-        minimal = min(self._anywhere, self._receipts.least)
+        minimal, errors_until = min(self._ahead, self._receipts.least), self._errors_until
         if minimal <= self.minimal:
-            return []
+            return [] if errors_until is None else self._barriers.release_errors(errors_until)
         self.minimal = minimal
-        return self._barriers.release(minimal)
+        return self._barriers.release(minimal, minimal if errors_until is None else errors_until)
 
     def _failure(self) -> Exception | None:
         """The failure that ends the run, once that is certain. Until then it is held."""
@@ -338,8 +358,7 @@ class Worker:
                 self._outbox.finish([frame])
             self._failures_held = None
             if least is not None:
-                level = 2 * self.layout.stage[self.layout.failures] + 1
-                self._failures_held = self._outbox.hold_frame(level, least)
+                self._failures_held = self._outbox.hold_frame(FAILED, least)
                 self._outbox.hold(self._failures_held)
         return None
 

@@ -11,8 +11,10 @@ from typing import Any, TypeAlias
 
 from emberflow.engine.machines.cold import Cooling
 from emberflow.engine.messages import BEFORE_ALL, Bundle, Frame, Moment, Progress
+from emberflow.engine.worker.ranges import Reached, owned_nodes
+from emberflow.engine.worker.routing import barrier_host
 from emberflow.engine.worker.worker import Worker
-from emberflow.graph.nodes import Graph, Merge
+from emberflow.graph.nodes import Graph, Merge, Sink
 from emberflow.graph.transactions import Close, State
 from emberflow.values.hashing import key_hash, owner
 from emberflow.values.item import FlatItem, Place
@@ -33,13 +35,32 @@ class MinimalTimeChecker:
         self._graph = graph
         self._sinks = {sink.id for sink in graph.sinks.values()} | {len(graph.nodes)}
         self._flying: dict[int, tuple[int, Frame]] = {}
-        #: By frame id: the least place in the frame and the node that it is for. The first of the
-        #: pair covers items for ordinary nodes, the second items for barriers.
-        self._leasts: dict[int, tuple[_Least, _Least]] = {}
+        #: By frame id: the least place in the frame and the node that it is for. The first one
+        #: covers items for ordinary nodes, the second items for barriers. The others cover items whose keys
+        #: stay on one worker, by the worker whose barriers they can reach.
+        self._leasts: dict[int, tuple[_Least, _Least, dict[int, _Least]]] = {}
+        #: The node of failures. Where keys have ranges of their own, failures come from the keys of all workers,
+        #: and only the minimal time of all waits for them.
+        self._failures = len(graph.nodes)
+        self._count = 1
+        self._owned: dict[int, frozenset[Reached]] = {}
+        self._key_of: dict[int, Callable[[Any], Any]] = {}
+        for worker in workers:
+            self._learn(worker)
         self._entering: dict[int, list[Moment]] = {}
 
     def watch(self, worker: Worker) -> None:
         self._workers.append(worker)
+        self._learn(worker)
+
+    def _learn(self, worker: Worker) -> None:
+        layout, self._count = worker.layout, worker.workers
+        if not self._owned and self._count > 1:
+            self._owned = owned_nodes(layout)
+            for node in self._owned:
+                balance = layout.balance_of(node)
+                assert balance is not None
+                self._key_of[node] = balance[0]
 
     def will_enter(self, front: int, moments: list[Moment]) -> None:
         self._entering[front] = sorted(moments, reverse=True)
@@ -61,11 +82,24 @@ class MinimalTimeChecker:
 
     def progress(self, progress: Progress) -> None:
         """Check the progress that the acker announces."""
-        self._check(progress.anywhere, progress.of_range)
+        for destination, frame in self._in_flight() if self._owned else ():
+            for node, items in frame.parts:
+                if (
+                    node == self._failures
+                    and min(place for place, _, _ in items)[:2] < progress.of_all()
+                ):
+                    raise CheckError(
+                        f"the minimal time is {progress.of_all()} and a failure at {min(place for place, _, _ in items)} is "
+                        f"still in flight to worker {destination}"
+                    )
+        reaching = {worker.index: worker.ranges.reaching for worker in self._workers}
+        self._check(
+            progress.anywhere, lambda worker: progress.of_range(worker, reaching.get(worker, ()))
+        )
         if progress.within:
             for _, frame in self._in_flight():
                 for node, items in frame.parts:
-                    if node not in self._sinks:
+                    if node not in self._sinks and node not in self._owned:
                         self._check_turns(progress.within, node, items)
 
     def at_barriers(self, worker: Worker) -> None:
@@ -84,24 +118,46 @@ class MinimalTimeChecker:
                     f"{moments[-1]}"
                 )
         for destination, frame in self._in_flight():
-            going_on, at_barriers = self._least_of(frame)
-            for least, minimal in ((going_on, anywhere), (at_barriers, of_range(destination))):
+            going_on, at_barriers, of_keys = self._least_of(frame)
+            bounds = [(going_on, anywhere), (at_barriers, of_range(destination))]
+            bounds += [(least, of_range(host)) for host, least in of_keys.items()]
+            for least, minimal in bounds:
                 if least is not None and least[0][:2] < minimal:
                     raise CheckError(
                         f"the minimal time is {minimal} and an item at {least[0]} is still in "
                         f"flight to node {least[1]} of worker {destination}"
                     )
 
-    def _least_of(self, frame: Frame) -> tuple[_Least, _Least]:
+    def _least_of(self, frame: Frame) -> tuple[_Least, _Least, dict[int, _Least]]:
         """Cached by frame: every step looks at every frame in flight."""
         leasts = self._leasts.get(frame.id)
         if leasts is None:
             places: dict[bool, list[tuple[Place, int]]] = {True: [], False: []}
+            of_keys: dict[int, _Least] = {}
             for node, items in frame.parts:
-                places[node in self._sinks] += [(place, node) for place, _, _ in items]
-            leasts = min(places[False], default=None), min(places[True], default=None)
+                if node in self._owned:
+                    self._add_hosts(node, items, of_keys)
+                elif node != self._failures or not self._owned:
+                    places[node in self._sinks] += [(place, node) for place, _, _ in items]
+            leasts = min(places[False], default=None), min(places[True], default=None), of_keys
             self._leasts[frame.id] = leasts
         return leasts
+
+    def _add_hosts(self, node: int, items: list[FlatItem], of_keys: dict[int, _Least]) -> None:
+        """The workers whose barriers these items can reach: by the key of each, where a sink has it too."""
+        key_of = self._key_of[node]
+        for place, _, payload in items:
+            hashed = key_hash(key_of(payload))
+            for reached in self._owned[node]:
+                sink = self._graph.nodes[reached.sink]
+                assert isinstance(sink, Sink)
+                partitions: Iterable[int] = range(sink.partitions)
+                if reached.by_key:
+                    partitions = (owner(hashed, sink.partitions),)
+                for partition in partitions:
+                    host = barrier_host(sink, partition, self._count)
+                    known = of_keys.get(host)
+                    of_keys[host] = min((place, node), known or (place, node))
 
     def _in_flight(self) -> list[tuple[int, Frame]]:
         held = [(worker.index, frame) for worker in self._workers for frame in worker.held()]

@@ -49,6 +49,7 @@ from emberflow.dsl.operators.windows.windowed import Parts, Windowed
 from emberflow.values.functions import UserFunction, itself
 from emberflow.values.item import At
 from emberflow.values.persistent_map import PersistentMap
+from emberflow.values.shapes import UNKNOWN, Fields, Known, Several, Shape, declare, part_of
 
 if TYPE_CHECKING:
     from emberflow.dsl.streams import KeyedStream
@@ -156,6 +157,14 @@ class _Results:
             WindowResult(key, window, held if result is None else result(held))
             for window, held in emitted
         ]
+
+
+def _shape_of_results(triple: Shape) -> Shape:
+    key = part_of(triple, Known("constant", 0))
+    return Several(Fields(("key", "window", "value"), (key, UNKNOWN, UNKNOWN)))
+
+
+declare(_Results, _shape_of_results)
 
 
 def _step(windows: WindowSpec, aggregation: Aggregate[Any], closing: bool) -> Step:

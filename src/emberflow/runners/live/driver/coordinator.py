@@ -902,6 +902,8 @@ class Coordinator:
             and progress.turn == sent.turn
             and progress.frontiers == sent.frontiers
             and progress.arrangements == sent.arrangements
+            and progress.own == sent.own
+            and progress.failing == sent.failing
         ):
             waits = _HEARTBEAT_SECONDS
             if progress.ranges != sent.ranges:

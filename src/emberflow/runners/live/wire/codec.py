@@ -26,19 +26,19 @@ def packed(body: Frame | StoredBundle) -> tuple[Any, ...]:
     """
     if isinstance(body, Frame):
         parts = tuple((node, columns.pack(items) or items) for node, items in body.parts)
-        return (body.sender, body.id, parts, body.least, body.least_bound, body.level)
+        return (body.sender, body.id, parts, *body[3:])
     payloads = columns.pack_column(body.payloads)
     places = None if body.places is None else columns.pack_column(body.places)
     return (body.sink, body.partition, body.last, len(body.payloads), payloads, places)
 
 
 def unpacked_frame(encoded: tuple[Any, ...]) -> Frame:
-    sender, number, parts, least, least_bound, level = encoded
+    sender, number, parts, *rest = encoded
     plain = tuple(
         (node, columns.unpack(*items) if isinstance(items, tuple) else items)
         for node, items in parts
     )
-    return Frame(sender, number, plain, least, least_bound, level)
+    return Frame(sender, number, plain, *rest)
 
 
 def unpacked_bundle(encoded: tuple[Any, ...]) -> StoredBundle:

@@ -166,6 +166,7 @@ def _one_ack(worker: int, acks: list[Ack]) -> Ack:
     ranges: dict[int, Xors] = {}
     reports: dict[int, Moment] = {}
     said: dict[int, Said] = {}
+    own: dict[int, dict[int, Xors]] = {}
     number = 0
     for ack in acks:
         _xor_into(anywhere, ack.anywhere)
@@ -173,10 +174,14 @@ def _one_ack(worker: int, acks: list[Ack]) -> Ack:
             _xor_into(deeper.setdefault(level, {}), by_turn)
         for host, xors in ack.ranges.items():
             _xor_into(ranges.setdefault(host, {}), xors)
+        for owner, by_level in ack.own.items():
+            tables = own.setdefault(owner, {})
+            for level, xors in by_level.items():
+                _xor_into(tables.setdefault(level, {}), xors)
         reports.update(ack.reports)
         said.update(ack.said)
         number = ack.number
-    return Ack(worker, anywhere, ranges, reports, number, deeper, said)
+    return Ack(worker, anywhere, ranges, reports, number, deeper, said, own)
 
 
 def _xor_into(table: dict[T, int], xors: dict[T, int]) -> None:

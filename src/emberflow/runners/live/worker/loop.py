@@ -1179,4 +1179,4 @@ def _is_waited_for(effects: Effects) -> bool:
     Frames for the barriers here concern only this worker, which knows of them (`progress.receipts`).
     """
     ack = effects.ack
-    return bool(effects.bundles or ack.anywhere or ack.deeper or ack.said)
+    return bool(effects.bundles or ack.anywhere or ack.deeper or ack.said or ack.own)

@@ -1,0 +1,121 @@
+"""Paths that keep their key, on random flows: the output is the reference's, and a slow range is alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from itertools import count, islice
+from random import Random
+from typing import Any
+
+import pytest
+
+from emberflow.engine.layout import Layout
+from emberflow.engine.worker.ranges import hosts_reached, owned_nodes
+from emberflow.errors import StepError
+from emberflow.runners.elements import timed_elements
+from emberflow.values.hashing import key_hash, owner
+from tests.effort import SOAK, tried
+from tests.simulation.cases import Case, WrongError, judged
+from tests.simulation.crash_cases import judged_with_crashes
+from tests.simulation.failing import with_failures
+from tests.simulation.hunt import caught
+from tests.simulation.keyed import keyed_case, keyed_crash_case
+from tests.simulation.keyed_mutations import BREAKS, Break
+
+CASES_OF_A_BREAK = 60
+
+
+def is_of_use(case: Case) -> bool:
+    """Whether some range reaches not all barriers."""
+    owners = case.options.owners(case.options.workers)
+    if owners.workers == 1:
+        return False
+    owned = owned_nodes(Layout(case.graph, on_error=case.on_error))
+    return bool(owned) and min(map(len, hosts_reached(Layout(case.graph), owned, owners))) < min(
+        owners.workers, max(sink.partitions for sink in case.graph.sinks.values())
+    )
+
+
+def seeds_of_use(first: int) -> Iterator[int]:
+    return (seed for seed in count(first) if is_of_use(keyed_case(seed)))
+
+
+def test_the_output_is_the_reference() -> None:
+    for seed in range(tried("simulated paths that keep their key")):
+        judged(keyed_case(seed))
+
+
+def test_and_so_it_is_through_crashes_and_moves() -> None:
+    for seed in range(tried("the same over crashes")):
+        judged_with_crashes(keyed_crash_case(seed))
+
+
+def test_output_of_other_keys_that_passed_a_failure_is_right() -> None:
+    """It is what it would be if the function did not fail: the run may go on behind it."""
+    ended = passed = 0
+    for seed in islice(seeds_of_use(500_000), tried("simulated paths that keep their key")):
+        case = keyed_case(seed)
+        if case.on_error == "divert":
+            continue
+        graph = with_failures(case.graph, Random(f"failures {seed}"))
+        failing_case = replace(case, graph=graph)
+        simulation = failing_case.simulation()
+        expected = failure_of(lambda case=failing_case: case.expected)
+        failure = failure_of(
+            lambda run=simulation.run, case=case: run(timed_elements(case.graph, case.elements))
+        )
+        assert failure == expected, f"{seed}\n{case}"
+        if failure is None:
+            continue
+        ended += 1
+        for name, items in simulation.released.items():
+            passed += any(item[0][:2] >= failure[1] for item in items)
+            sink = case.graph.sinks[name]
+            for partition in range(sink.partitions):
+                own = [item[2] for item in items if partition_of(sink, item[2]) == partition]
+                mended = [
+                    each for each in case.expected[name] if partition_of(sink, each) == partition
+                ]
+                assert own == mended[: len(own)], f"{seed}\n{case}"
+    assert ended > 3
+    assert passed or not SOAK
+
+
+def failure_of(run: Any) -> Any:
+    try:
+        run()
+    except StepError as error:
+        return str(error), error.global_time
+    return None
+
+
+def partition_of(sink: Any, payload: Any) -> int:
+    return owner(key_hash(sink.key.function(payload)), sink.partitions) if sink.key else 0
+
+
+@cache
+def cases_of_breaks() -> list[Case]:
+    """Drawn before anything is broken."""
+    return [
+        replace(case, options=replace(case.options, patience=("always", "adaptive")[seed % 2]))
+        for seed in islice(seeds_of_use(0), CASES_OF_A_BREAK)
+        for case in [keyed_case(seed)]
+    ]
+
+
+@pytest.mark.parametrize("broken", BREAKS, ids=lambda broken: broken.__name__.replace("_", " "))
+def test_it_is_caught(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = cases_of_breaks()
+    broken(monkeypatch)
+    told = caught(broken.__name__.replace("_", " "), cases, wrong, CASES_OF_A_BREAK)
+    assert "nobody noticed" not in told
+
+
+def wrong(case: Case) -> str | None:
+    try:
+        judged(case)
+    except WrongError as error:
+        return str(error)
+    return None
