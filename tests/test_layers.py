@@ -94,6 +94,7 @@ ROOMS = [
     "runners.live.arrival",
     "runners.live.processes",
     "runners.live.life",
+    "runners.live.staffing",
     "runners.live.rescale",
     "runners.live.lives",
     "runners.live.supervisor",

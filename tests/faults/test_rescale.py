@@ -107,7 +107,8 @@ class Running:
         """By worker: its process, also of those that are only coming."""
         roster = self.query._lives._crews.roster
         assert roster is not None
-        return {worker: seen.here.pid for worker, seen in dict(roster._seen).items()}
+        numbers, seen = dict(roster._worker_at), dict(roster._seen)
+        return {numbers[seat]: seen[seat].here.pid for seat in numbers.keys() & seen.keys()}
 
 
 def test_the_number_of_workers_changes_under_load(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Live queries on clusters, in a program of its own, so that its JVM is not that of other tests.
 
-    python -m tests.spark.clusters local-cluster|standalone|connect FOLDER
+    python -m tests.spark.clusters local-cluster|standalone|connect|decommissioned FOLDER
 
 Each scenario compares live queries with the reference and prints what it saw as a line of JSON. It
 ends whatever it starts, and listens on loopback only.
@@ -226,6 +226,123 @@ def standalone(folder: Path) -> dict[str, Any]:
         }
 
 
+def paced(given: list[Any], ends: Path) -> Callable[[], Iterator[Any]]:
+    """The elements, slowly; and all that is left at once when there is a file."""
+
+    def elements() -> Iterator[Any]:
+        for element in given:
+            if not ends.exists():
+                time.sleep(0.01)
+            yield element
+
+    return elements
+
+
+def until(happened: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not happened():
+        if time.monotonic() > deadline:
+            raise TimeoutError(what)
+        time.sleep(0.05)
+
+
+class Leaving:
+    """A query of two workers, whose executors are decommissioned one after another."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.folder = folder
+        self.given = documents(4_000)
+        self.ends = folder / "ends"
+        names = ("counts", "pairs", "windows")
+        self.query = (
+            index_flow()
+            .live(spark)
+            .read(documents=fronts.Iterable(paced(self.given, self.ends)))
+            .write(**{name: sinks.Files(folder / name) for name in names})
+            .option("workers", 2)
+            .option("checkpointLocation", folder / "checkpoint")
+            .option("checkpointInterval", 500)
+            .start()
+        )
+        self.said: list[str] = []
+
+    def pids(self) -> list[int]:
+        """The processes of the workers, when each of them has worked on for a while."""
+        workers = self.query.workers
+        released = (self.query.lastProgress or {}).get("released", 0)
+
+        def work() -> bool:
+            if not self.query.isActive:
+                raise RuntimeError(str(self.query.exception()))
+            progress = self.query.lastProgress or {}
+            own = progress.get("released", 0)
+            return len(progress.get("pids", [])) == workers and (own > released or own < released)
+
+        until(work, "the workers")
+        return list(self.query.lastProgress["pids"])
+
+    def left(self, worker: int, decommission: Callable[[int], None], workers: int) -> list[int]:
+        """Have the executor of a worker decommissioned; the processes when so many workers go on without it."""
+        before = self.pids()
+        executor = executor_of(before[worker])
+        decommission(executor)
+
+        def are_others() -> bool:
+            if not self.query.isActive:
+                raise RuntimeError(str(self.query.exception()))
+            now = self.query.lastProgress["pids"]
+            return len(now) == workers and before[worker] not in now
+
+        until(are_others, f"{workers} workers without executor {executor}")
+        # It ends by itself when nothing runs there any more.
+        until(lambda: not Path(f"/proc/{executor}").exists(), f"the end of executor {executor}")
+        return self.pids()
+
+    def ended(self) -> dict[str, Any]:
+        try:
+            self.ends.touch()
+            if not self.query.awaitTermination(SECONDS):
+                raise TimeoutError(str(self.query.status))
+        finally:
+            self.query.stop()
+        check_files(self.folder, ef.run(index_flow(), documents=self.given))
+        return {"lost": [str(loss) for loss in self.query.recoveries]}
+
+
+def by_signal(executor: int) -> None:
+    """As the hook of a pod that ends does."""
+    os.kill(executor, signal.SIGPWR)
+
+
+def by_scheduler(spark: SparkSession) -> Callable[[int], None]:
+    """As a cluster manager does that takes nodes away."""
+
+    def decommission(executor: int) -> None:
+        arguments = Path(f"/proc/{executor}/cmdline").read_text().split("\0")
+        number = arguments[arguments.index("--executor-id") + 1]
+        jvm: Any = spark.sparkContext._jvm
+        none = jvm.scala.Option.empty()
+        reason = jvm.org.apache.spark.scheduler.ExecutorDecommissionInfo("its node drains", none)
+        backend = spark.sparkContext._jsc.sc().schedulerBackend()
+        assert backend.decommissionExecutor(number, reason, False, False)
+
+    return decommission
+
+
+def decommissioned(folder: Path) -> dict[str, Any]:
+    """Three executors with a slot each, of which two are in use. Spark replaces those that end, after a while."""
+    with session("local-cluster[3,1,1024]", **{"spark.decommission.enabled": "true"}) as spark:
+        leaving = Leaving(spark, folder)
+        first = leaving.pids()
+        second = leaving.left(0, by_scheduler(spark), workers=2)
+        third = leaving.left(1, by_signal, workers=2)
+        found = {
+            "stays": [first[1] == second[1], second[0] == third[0]],
+            "workers": leaving.query.workers,
+        }
+        return found | leaving.ended()
+
+
 def connect(folder: Path) -> dict[str, Any]:
     port = free_port()
     settings = SETTINGS | {
@@ -266,6 +383,11 @@ if __name__ == "__main__":
     os.environ["JDK_JAVA_OPTIONS"] = os.environ.get(
         "SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     )
-    scenario = {"local-cluster": local_cluster, "standalone": standalone, "connect": connect}
+    scenario = {
+        "local-cluster": local_cluster,
+        "standalone": standalone,
+        "connect": connect,
+        "decommissioned": decommissioned,
+    }
     found = scenario[sys.argv[1]](Path(sys.argv[2]))
     sys.stdout.write(f"\n{json.dumps(found)}\n")

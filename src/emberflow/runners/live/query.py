@@ -26,6 +26,7 @@ from emberflow.runners.live.driver.listeners import Listeners
 from emberflow.runners.live.driver.log import QueryLog
 from emberflow.runners.live.driver.progress import Gauge, LiveProgress, timestamp
 from emberflow.runners.live.elastic.automatic import Automatic
+from emberflow.runners.live.elastic.departures import Departures
 from emberflow.runners.live.elastic.rebalance import rebalance
 from emberflow.runners.live.life import Settings
 from emberflow.runners.live.listener import (
@@ -145,6 +146,7 @@ class LiveQuery:
             lambda workers, seconds: self.rescale(workers, timeout=seconds),
             self._log,
         ).start()
+        Departures(spark, self._lives, self._log).start()
         if web is not None:
             by_time = settings.ordering == "time"
             web.start(self.id, self._overview, self._reads if by_time else None)
@@ -452,7 +454,9 @@ class LiveQuery:
     def _tell_progress(self) -> None:
         """Record a progress. Listeners get it if something moves, otherwise an idle event."""
         before = self.lastProgress
-        progress = self._gauge.look(self._coordinator, len(self._lives.losses))
+        progress = self._gauge.look(
+            self._coordinator, len(self._lives.losses), self._lives.current.leaving
+        )
         self._progress.append(progress)
         if self._web is not None:
             self._history.note(progress, self._coordinator)

@@ -31,37 +31,45 @@ from emberflow.errors import InputError
 from emberflow.fronts.protocol import front_contract
 from emberflow.runners.live.driver.coordinator import WorkersMissingError
 from emberflow.runners.live.life import Settings
+from emberflow.runners.live.staffing import Staffing
 from emberflow.runners.live.wire.plan import weights_of
 from emberflow.values.item import front_index
 from emberflow.values.owners import SLICES
 
 
-def rescaled(settings: Settings, workers: int) -> Settings:
-    """The settings with so many workers. No more slices change their owners than must.
+def rescaled(settings: Settings, staffing: Staffing) -> Settings:
+    """The settings with these workers. No more slices change their owners than must.
 
-    Raises `InputError` if the query cannot go on with so many.
+    Raises `InputError` if the query cannot go on with them.
     """
-    check_rescale(settings, workers)
+    check_rescale(settings, staffing)
+    workers = staffing.workers
     weights = weights_of(settings.graph, settings.fronts, workers)
-    return settings._replace(workers=workers, owners=settings.owners.rescaled(weights))
+    owners = staffing.renamed(settings.owners).rescaled(weights)
+    return settings._replace(workers=workers, owners=owners)
 
 
-def not_there(before: Settings, after: Settings, seconds: float) -> WorkersMissingError:
+def not_there(staffing: Staffing, seconds: float) -> WorkersMissingError:
     """The error of a rescale whose workers have not come in time."""
-    added = ", ".join(map(str, range(before.workers, after.workers)))
+    added = ", ".join(map(str, staffing.added))
     missing = f"workers {added} have not come" if added else "the workers were not ready"
     return WorkersMissingError(
-        f"{missing} within {seconds:.0f} s, so the query goes on with {before.workers} workers. Are there "
-        f"{after.workers} slots that no other job takes?"
+        f"{missing} within {seconds:.0f} s, so the query goes on with {staffing.before} workers. Are there "
+        f"{staffing.workers} slots that no other job takes?"
     )
 
 
-def check_rescale(settings: Settings, workers: int) -> None:
-    """Raises `InputError` if the query cannot go on with so many workers, or with other owners of its slices."""
+def check_number(workers: int) -> None:
+    """Raises `InputError` if there cannot be so many workers."""
     if not isinstance(workers, int) or isinstance(workers, bool) or not 1 <= workers <= SLICES:
         raise InputError(
             f"rescale(workers=) takes a number of workers from 1 to {SLICES:,}, got {workers!r}."
         )
+
+
+def check_rescale(settings: Settings, staffing: Staffing) -> None:
+    """Raises `InputError` if the query cannot go on with these workers, or with other owners of its slices."""
+    workers = staffing.workers
     if settings.checkpoint is None or settings.ordering != "time":
         raise InputError(
             "slices of keys move between workers at a cut by time: start the query with "
@@ -79,9 +87,10 @@ def check_rescale(settings: Settings, workers: int) -> None:
             continue
         for partition in range(front.partitions):
             index = front_index(node.index, len(settings.graph.fronts), partition)
-            if front_host(index, workers) != front_host(index, settings.workers):
+            host = front_host(index, settings.workers)
+            if staffing.stays.get(host) != front_host(index, workers):
                 raise InputError(
-                    f"front {name!r} cannot be read again, and with {workers} workers another one would "
+                    f"front {name!r} cannot be read again, and with {workers} workers another process would "
                     f"have to read its partition {partition}. What is on its way would be lost. Stop the "
                     f"query, and start it with .option('workers', {workers})."
                 )

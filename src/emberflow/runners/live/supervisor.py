@@ -52,7 +52,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from emberflow.checkpoint.cuts.backfills import check_begins
@@ -73,6 +73,7 @@ from emberflow.runners.live.lives.losses import LOST, Losses
 from emberflow.runners.live.lives.shadows import Shadows
 from emberflow.runners.live.lives.succession import Succession
 from emberflow.runners.live.processes.launch import JobFailedError
+from emberflow.runners.live.processes.member import Here, Seat
 from emberflow.runners.live.wire.plan import Plan
 from emberflow.runners.live.wire.sockets import WireKeys
 from emberflow.sinks.writer import WriterThread
@@ -139,6 +140,11 @@ class Supervision:
         return self.current.failure
 
     @property
+    def processes(self) -> dict[Seat, Here]:
+        """What the processes of the workers have reported last, by their seats."""
+        return {} if self._crews.roster is None else self._crews.roster.working()
+
+    @property
     def losses(self) -> list[BaseException]:
         """The error that ended each life before this one."""
         return self._losses.errors
@@ -159,8 +165,8 @@ class Supervision:
         """See `Succession`, also for the two below."""
         self._succession.upgrade(settings, at, seconds)
 
-    def rescale(self, workers: int, seconds: float) -> None:
-        self._succession.rescale(workers, seconds)
+    def rescale(self, workers: int, seconds: float, leaving: Collection[Seat] = ()) -> None:
+        self._succession.rescale(workers, seconds, leaving)
 
     def rebalance(self, planned_on: Owners, of_slice: Sequence[int], seconds: float) -> None:
         self._succession.rebalance(planned_on, of_slice, seconds)
@@ -321,7 +327,7 @@ class Supervision:
                 life, successor.life = successor.life, None  # now it tells itself
         if successor is not None and life is not None:
             self.current.settings = successor.settings
-            self._crews.rescale(self.settings.workers)
+            self._crews.rescale(successor.seats)
             self._hand_over(*life)
             return True
         # The processes wait for the one that was given up, and the last cut is held for it: it never counts.

@@ -60,11 +60,15 @@ def check_cluster(spark: SparkSession, workers: int) -> None:
             "dynamic allocation is on, and a barrier job cannot run with it. Start the session "
             "with spark.dynamicAllocation.enabled=false and as many executors as the query needs."
         )
-    in_one_process = re.match(r"local(\[|$)", str(spark.conf.get("spark.master", "")))
-    seconds = 0.0 if in_one_process else EXECUTORS_SECONDS_MAX
+    seconds = 0.0 if is_in_one_process(spark) else EXECUTORS_SECONDS_MAX
     slots = _slots_within(seconds, lambda: slots_of(spark), workers)
     if slots is not None and slots < workers:
         raise ClusterError(too_few(workers, slots, seconds))
+
+
+def is_in_one_process(spark: SparkSession) -> bool:
+    """Whether Spark runs tasks in the JVM of its driver, and has no executors besides."""
+    return re.match(r"local(\[|$)", str(spark.conf.get("spark.master", ""))) is not None
 
 
 def too_few(workers: int, slots: int, seconds: float = 0.0) -> str:

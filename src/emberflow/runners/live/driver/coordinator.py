@@ -36,7 +36,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import sys
 import threading
 import time
 from collections import deque
@@ -112,8 +111,12 @@ class OtherVersion(NamedTuple):
     refuse: Callable[[BaseException], None]
     #: If it is to run beside this one: told of the moment from which on it does.
     begun: Callable[[Moment], None] | None = None
-    #: How many workers it has: those beyond leave.
-    workers: int = sys.maxsize
+    #: If its workers are others: which number each worker that goes on has there. The others leave.
+    numbers: Mapping[int, int] | None = None
+
+    def number(self, worker: int) -> int | None:
+        """The number that a worker of this life has there; None if it leaves."""
+        return worker if self.numbers is None else self.numbers.get(worker)
 
 
 class Inheritance(NamedTuple):
@@ -485,7 +488,9 @@ class Coordinator:
 
     def _hands_over_to(self, worker: int) -> bool:
         """Whether a worker goes on in its process, rather than leaves."""
-        return self._hands_over and self._other is not None and worker < self._other.workers
+        return (
+            self._hands_over and self._other is not None and self._other.number(worker) is not None
+        )
 
     def _end(self) -> None:
         self.phase = "over"
@@ -730,11 +735,11 @@ class Coordinator:
             return
         if not self._is_other_sent:
             self._is_other_sent = True
-            order = (self._others, other.shipped, other.begun is not None)
-            message = self._wire.encode(protocol.SUCCESSOR, order)
             for worker, link in self._links.items():
-                if worker < other.workers:
-                    link.send(message)
+                number = other.number(worker)
+                if number is not None:
+                    order = (self._others, other.shipped, other.begun is not None, number)
+                    link.send(self._wire.encode(protocol.SUCCESSOR, order))
         if other.begun is None or len(self._recorded_from) < self._workers:
             return
         minimal = self._acker.progress.of_all()

@@ -15,6 +15,8 @@ cut      INFO    a cut counts, with its size and how long it took
 lost     WARNING a life was lost, and why; the next one begins
 upgraded INFO    another version, or other owners of keys, have taken over
 kept     WARNING what the query would do by itself about its load could not be done
+leaving  WARNING Spark decommissions an executor, and what becomes of its workers
+left     WARNING they have left it
 ended    INFO    the query is over; ERROR if it failed, with the error
 logged   its own a function, a front or a sink logged something on a worker
 ======== ======= ==========================================================================

@@ -109,9 +109,11 @@ class Gauge:
         self._identity = identity
         self._at = time.monotonic()
         self._counts = {"elements": 0, "settled": 0, "released": 0}
-        self._cpu_seconds: dict[int, float] = {}
+        self._cpu_seconds: dict[tuple[int, int], float] = {}
 
-    def look(self, coordinator: Coordinator, recoveries: int = 0) -> LiveProgress:
+    def look(
+        self, coordinator: Coordinator, recoveries: int = 0, leaving: Sequence[int] = ()
+    ) -> LiveProgress:
         now = time.monotonic()
         seconds = max(now - self._at, 1e-6)
         self._at = now
@@ -159,13 +161,15 @@ class Gauge:
             unstored=sum(own.unstored for own in news),
             late=_late(news),
             pids=[own.pid for own in news],
+            leaving=list(leaving),
             recoveries=recoveries,
             cuts=_cuts(coordinator),
         )
 
     def _cpu_since(self, news: WorkerNews) -> float:
-        before = self._cpu_seconds.get(news.worker, news.cpu_seconds)
-        self._cpu_seconds[news.worker] = news.cpu_seconds
+        process = (news.worker, news.pid)  # a worker may go on in another one
+        before = self._cpu_seconds.get(process, news.cpu_seconds)
+        self._cpu_seconds[process] = news.cpu_seconds
         return news.cpu_seconds - before
 
 

@@ -6,16 +6,18 @@ processes of its own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import cloudpickle
 
 from emberflow.errors import EmberflowError
-from emberflow.runners.live.driver.cluster import check_cluster
+from emberflow.runners.live.driver.cluster import check_cluster, context_of
 from emberflow.runners.live.driver.coordinator import Coordinator
 from emberflow.runners.live.lives.current import Current
 from emberflow.runners.live.lives.losses import WorkerLostError
 from emberflow.runners.live.processes.jobs import Job, Jobs
+from emberflow.runners.live.processes.member import Crew, Seat, seats_of
 from emberflow.runners.live.processes.roster import Roster
 from emberflow.runners.live.wire.plan import Plan
 from emberflow.runners.live.wire.sockets import WireKeys
@@ -45,7 +47,8 @@ class Crews:
         self.roster: Roster | None = None
         settings = current.settings
         if settings.place.port == 0:
-            self.roster = Roster(keys, settings.place, settings.workers, self._lost)
+            looks = context_of(spark) is None
+            self.roster = Roster(keys, settings.place, settings.workers, self._lost, looks=looks)
 
     @property
     def may_go_on(self) -> bool:
@@ -72,12 +75,15 @@ class Crews:
             roster.go_on(plan.incarnation, cloudpickle.dumps(plan))
             return
         crew = None if roster is None else roster.begin(plan.incarnation, plan.workers)
+        self._current.seats = seats_of(crew, plan.workers)
         jobs.start(plan, crew, range(plan.workers))
 
-    def _lost(self, worker: int) -> None:
+    def _lost(self, seat: Seat) -> None:
         """The roster has seen another process in the place of one that works, or a free one that should."""
-        lost = WorkerLostError(f"the process of worker {worker} is lost")
-        for coordinator in self._current.working(worker):
+        seats = self._current.seats
+        who = f"worker {seats.index(seat)}" if seat in seats else "a worker that was to be added"
+        lost = WorkerLostError(f"the process of {who} is lost")
+        for coordinator in self._current.working([seat]):
             coordinator.fail_unless_over(lost)
 
     def pause(self) -> None:
@@ -85,10 +91,10 @@ class Crews:
         if self.roster is not None:
             self.roster.pause(self._current.number)
 
-    def add(self, plan: Plan, workers: range) -> Job:
-        """Let Spark start workers that are added, for a life that is prepared."""
+    def admit(self, workers: Sequence[int]) -> Crew:
+        """There will be processes for workers that are added, for a life that is prepared."""
         assert self.roster is not None
-        return self.jobs.start(plan, self.roster.add(workers), workers)
+        return self.roster.add(workers)
 
     def discard(self, job: Job) -> None:
         """The workers of a job that were to be added are not."""
@@ -97,11 +103,12 @@ class Crews:
         self.roster.give_up(job.crew)
         self.jobs.discard(job)
 
-    def rescale(self, workers: int) -> None:
-        """A life takes over that has so many workers."""
+    def rescale(self, seats: tuple[Seat, ...]) -> None:
+        """A life takes over that has its workers at these seats."""
+        self._current.seats = seats
         if self.roster is not None:
-            self.roster.rescale(workers)
-        self.jobs.leave(workers)
+            self.roster.rescale(seats)
+        self.jobs.leave(seats)
 
     def end_jobs(self) -> None:
         """End all processes; others may come."""

@@ -7,12 +7,14 @@ look at them at any time, and may see the life before for a moment.
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
 
 from emberflow.runners.live.driver.chronicle import Chronicle, EventKind
 from emberflow.runners.live.driver.coordinator import Coordinator
 from emberflow.runners.live.driver.log import QueryLog
 from emberflow.runners.live.life import Settings
 from emberflow.runners.live.lives.successor import Successor
+from emberflow.runners.live.processes.member import Seat
 from emberflow.runners.live.wire.plan import Plan
 
 
@@ -23,8 +25,12 @@ class Current:
         self.settings = settings
         self.plan: Plan
         self.coordinator: Coordinator
+        #: Where its workers are: the seats of their processes.
+        self.seats: tuple[Seat, ...] = ()
         #: The number of the life that was claimed last.
         self.number = 0
+        #: The workers whose executors Spark decommissions, while they are there.
+        self.leaving: tuple[int, ...] = ()
         self.log = log
         self.chronicle = Chronicle()
         self.stop_requested = threading.Event()
@@ -45,12 +51,14 @@ class Current:
     def tell_later(self, level: int, event: str, message: str) -> None:
         self.log.event_later(level, event, self.number, message)
 
-    def working(self, worker: int) -> list[Coordinator]:
-        """The coordinators that have a worker of this number: two, while another one takes over."""
+    def working(self, seats: Collection[Seat]) -> list[Coordinator]:
+        """The coordinators that have a worker at one of these seats: two, while another one takes over."""
+        found = [] if set(self.seats).isdisjoint(seats) else [self.coordinator]
         successor = self.successor
-        life = None if successor is None else successor.life  # before it becomes the current one
-        both = [self.coordinator, *([] if life is None else [life[1]])]
-        return [coordinator for coordinator in both if worker < coordinator.workers]
+        if successor is not None and not set(successor.seats).isdisjoint(seats):
+            life = successor.life  # before it becomes the current one
+            found += [] if life is None else [life[1]]
+        return found
 
     def takes_version(self, settings: Settings) -> bool:
         """Whether the version of these settings is about to take over."""

@@ -13,7 +13,7 @@ A life that is lost meanwhile takes what was prepared with it, and the next one 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import cloudpickle
@@ -38,7 +38,10 @@ from emberflow.runners.live.lives.current import Current
 from emberflow.runners.live.lives.losses import LOST, WorkerLostError
 from emberflow.runners.live.lives.shadows import Shadows
 from emberflow.runners.live.lives.successor import Successor
-from emberflow.runners.live.rescale import check_rescale, not_there, rescaled
+from emberflow.runners.live.processes.member import Seat, seats_of
+from emberflow.runners.live.rescale import check_number, check_rescale, not_there, rescaled
+from emberflow.runners.live.staffing import staffed
+from emberflow.runners.live.wire.plan import Plan
 from emberflow.runners.live.wire.sockets import WireKeys
 from emberflow.values.item import GlobalTime
 from emberflow.values.owners import Owners
@@ -121,17 +124,23 @@ class Succession:
                 raise EmberflowError("the query is over, or about to be: nothing takes over.")
             self._current.successor = successor
 
-    def rescale(self, workers: int, seconds: float) -> None:
-        """Go on with another number of workers, at a moment just ahead (`rescale`).
+    def rescale(self, workers: int, seconds: float, leaving: Collection[Seat] = ()) -> None:
+        """Go on with another number of workers, at a moment just ahead (`rescale`), and without those at the
+        seats that are to be left, if any.
 
         Returns when they run, and raises if they do not. Then the old number goes on.
         """
-        before = self._current.settings
-        settings = rescaled(before, workers)
-        if workers == before.workers:
+        check_number(workers)
+        before, seats = self._current.settings, self._current.seats
+        staffing = staffed(
+            before.workers, workers, [at for at, seat in enumerate(seats) if seat in leaving]
+        )
+        settings = rescaled(before, staffing)
+        if staffing.is_trivial:
             return
-        check_cluster(self._spark, workers)
-        self._change_owners(Successor(settings, before, None, is_rescale=True), seconds)
+        if not leaving:
+            check_cluster(self._spark, workers)
+        self._change_owners(Successor(settings, before, None, staffing=staffing), seconds)
 
     def rebalance(self, planned_on: Owners, of_slice: Sequence[int], seconds: float) -> None:
         """Go on with other owners of the slices, at a moment just ahead, and as many workers (`balance`).
@@ -139,15 +148,17 @@ class Succession:
         ``planned_on`` is the table that they were planned on. Returns and raises as `rescale` does.
         """
         before = self._current.settings
-        check_rescale(before, before.workers)
+        staffing = staffed(before.workers, before.workers)
+        check_rescale(before, staffing)
         if before.owners is not planned_on:
             raise EmberflowError("the slices have other owners by now: plan again.")
         owners = before.owners.next(of_slice, before.workers)
-        successor = Successor(before._replace(owners=owners), before, None, is_rescale=True)
+        successor = Successor(before._replace(owners=owners), before, None, staffing=staffing)
         self._change_owners(successor, seconds)
 
     def _change_owners(self, successor: Successor, seconds: float) -> None:
-        before, settings, workers = successor.before, successor.settings, successor.settings.workers
+        before, workers, staffing = successor.before, successor.settings.workers, successor.staffing
+        assert staffing is not None
         self._shadows.end(EmberflowError("the query goes on with other owners of its keys."))
         self._begin(successor)
         self._current.note("rescaling", successor.told)
@@ -158,7 +169,7 @@ class Succession:
                 if gives_up:
                     self.discard_life(successor)
             if gives_up:
-                self.end(not_there(before, settings, seconds))
+                self.end(not_there(staffing, seconds))
             elif not successor.over.is_set():
                 raise EmberflowError(
                     f"the query does not run with {workers} workers after {seconds:.0f} s. It still may."
@@ -259,14 +270,29 @@ class Succession:
         )
         plan = plan_of(settings, life, carried, self._keys, coordinator)
         plan = plan._replace(inherits=inherited)
-        if successor.is_rescale:
-            plan = plan._replace(moved_from=successor.before.owners)
+        if successor.staffing is not None:
+            plan = plan._replace(moved_from=successor.staffing.renamed(successor.before.owners))
         successor.life = (plan, coordinator)
         coordinator.start()
-        added = range(successor.before.workers, plan.workers)
+        numbers = self._seat(successor, plan)
+        old.prepare(OtherVersion(cloudpickle.dumps(plan), refused, numbers=numbers))
+
+    def _seat(self, successor: Successor, plan: Plan) -> Mapping[int, int] | None:
+        """Say where the workers of its life will be, and let Spark start those that are added. Returns which worker
+        of it each of the present ones will be; None if all stay who they are."""
+        seats, staffing = self._current.seats, successor.staffing
+        if staffing is None or staffing.is_trivial:
+            successor.seats = seats
+            return None
+        at = {number: seats[worker] for worker, number in staffing.stays.items()}
+        added = staffing.added
+        crew = self._crews.admit(added) if added else None
+        at |= zip(added, seats_of(crew, len(added)), strict=True)
+        # Before the job begins, whose end concerns who is there.
+        successor.seats = tuple(at[number] for number in range(plan.workers))
         if added:
-            successor.job = self._crews.add(plan, added)
-        old.prepare(OtherVersion(cloudpickle.dumps(plan), refused, workers=plan.workers))
+            successor.job = self._crews.jobs.start(plan, crew, added)
+        return staffing.stays
 
     def discard_added(self, successor: Successor) -> None:
         """The workers that were to be added are not."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from emberflow.errors import EmberflowError
@@ -20,7 +20,7 @@ from emberflow.runners.live.processes.launch import (
     job_failure,
     run_workers,
 )
-from emberflow.runners.live.processes.member import Crew
+from emberflow.runners.live.processes.member import Crew, Seat, seats_of
 from emberflow.runners.live.wire.plan import Plan
 
 if TYPE_CHECKING:
@@ -36,12 +36,12 @@ _ECHO_SECONDS = 0.3
 class Job:
     """A Spark job, in a thread that waits for its end."""
 
-    def __init__(self, tag: str, crew: Crew | None, workers: range) -> None:
+    def __init__(self, tag: str, crew: Crew | None, seats: Collection[Seat]) -> None:
         #: Its own tag; all jobs of the query share another one.
         self.tag = tag
         self.crew = crew
-        #: The workers that it still keeps.
-        self.workers = workers
+        #: Where it still keeps a worker.
+        self.seats = frozenset(seats)
         self.thread: threading.Thread
 
     @property
@@ -53,9 +53,12 @@ class Jobs:
     """All jobs of a query."""
 
     def __init__(
-        self, spark: SparkSession, tag: str, working: Callable[[int], Sequence[Coordinator]]
+        self,
+        spark: SparkSession,
+        tag: str,
+        working: Callable[[Collection[Seat]], Sequence[Coordinator]],
     ) -> None:
-        """``working`` gives the coordinators that have a worker of this number, or will have it."""
+        """``working`` gives the coordinators that have a worker at one of these seats, or will have one."""
         self._spark = spark
         self._tag = tag
         self._working = working
@@ -75,26 +78,27 @@ class Jobs:
         jobs = list(self._jobs)
         return bool(jobs) and all(job.is_alive for job in jobs)
 
-    def start(self, plan: Plan, crew: Crew | None, workers: range) -> Job:
-        """Begin a job of these workers."""
+    def start(self, plan: Plan, crew: Crew | None, workers: Sequence[int]) -> Job:
+        """Begin a job of these workers, at the seats of a crew."""
+        seats = seats_of(crew, len(workers))
         with self._lock:
             self._begun += 1
-            job = Job(f"{self._tag}-{self._begun}", crew, workers)
+            job = Job(f"{self._tag}-{self._begun}", crew, seats)
             job.thread = threading.Thread(
-                target=self._run, args=(plan, job), name="emberflow job", daemon=True
+                target=self._run, args=(plan, job, workers), name="emberflow job", daemon=True
             )
             self._jobs.append(job)
             self._ending = [one for one in self._ending if one.is_alive]
             job.thread.start()
         return job
 
-    def leave(self, workers: int) -> None:
-        """From now on there are so many workers."""
+    def leave(self, staying: Collection[Seat]) -> None:
+        """From now on there are workers at these seats only."""
         with self._lock:
             for job in self._jobs:
-                job.workers = range(job.workers.start, min(job.workers.stop, workers))
-            self._ending += [job for job in self._jobs if not job.workers]
-            self._jobs = [job for job in self._jobs if job.workers]
+                job.seats = job.seats.intersection(staying)
+            self._ending += [job for job in self._jobs if not job.seats]
+            self._jobs = [job for job in self._jobs if job.seats]
 
     def discard(self, job: Job) -> None:
         """End a job whose workers are not added after all: it may still wait for slots."""
@@ -103,7 +107,7 @@ class Jobs:
                 return
             self._jobs.remove(job)
             self._ending.append(job)
-            job.workers = range(0)
+            job.seats = frozenset()
 
         def discard() -> None:
             job.thread.join(_END_SECONDS)
@@ -128,10 +132,10 @@ class Jobs:
                 f"other one was begun."
             )
 
-    def _run(self, plan: Plan, job: Job) -> None:
+    def _run(self, plan: Plan, job: Job, workers: Sequence[int]) -> None:
         """Run a job. Its end concerns the coordinators that its workers have then."""
         try:
-            run_workers(self._spark, plan, (self._tag, job.tag), job.crew, job.workers)
+            run_workers(self._spark, plan, (self._tag, job.tag), job.crew, workers)
         except Exception as error:
             for coordinator in self._concerned(job):
                 coordinator.wait(_ECHO_SECONDS)
@@ -146,8 +150,8 @@ class Jobs:
                     coordinator.fail(JobFailedError("the workers have ended before the query did"))
 
     def _concerned(self, job: Job) -> Sequence[Coordinator]:
-        workers = job.workers
-        return self._working(workers.start) if workers else ()
+        seats = job.seats
+        return self._working(seats) if seats else ()
 
 
 def _join(jobs: Sequence[Job], seconds: float) -> None:

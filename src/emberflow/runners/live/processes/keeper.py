@@ -28,10 +28,12 @@ import threading
 import time
 import traceback
 import warnings
+from typing import NamedTuple
 
 from emberflow.errors import EmberflowError
 from emberflow.runners.live.arrival.worker import WorkerSnapshots
-from emberflow.runners.live.processes.member import BEAT_SECONDS, Crew, Member
+from emberflow.runners.live.processes.executors import executor_of, is_leaving
+from emberflow.runners.live.processes.member import BEAT_SECONDS, LEAVING, Crew, Member, Order
 from emberflow.runners.live.wire.plan import Plan
 from emberflow.runners.live.worker.cuts import CutsByTime
 from emberflow.runners.live.worker.link import CoordinatorGoneError
@@ -45,6 +47,8 @@ _YOUNG_SECONDS = 2.0
 #: Exit statuses of a child: the query is over, the driver is gone, or its loop raised.
 _IS_OVER, _DRIVER_GONE, _FAILED = 0, 3, 4
 _PR_SET_PDEATHSIG = 1
+#: How often a keeper looks whether its executor is decommissioned.
+_LOOK_SECONDS = 1.0
 
 
 class WorkerDiedError(EmberflowError):
@@ -55,26 +59,37 @@ def strategy_of(plan: Plan) -> Strategy:
     return WorkerSnapshots if plan.ordering == "arrival" else CutsByTime
 
 
-def keep(crew: Crew, shipped: bytes, worker: int) -> None:
-    """Keep a process for a worker until the query is over. The first one begins with this plan."""
+def keep(crew: Crew, order: Order, place: int, task: int) -> None:
+    """Keep a process for a worker until the query is over. The first one begins with this order; ``task`` is the
+    number of the Spark task."""
     generation = young = 0
     while True:
         begin = time.monotonic()
-        status = _child_ran(crew, shipped if generation == 0 else None, worker, generation)
+        first = order if generation == 0 else None
+        status = _child_ran(Keeping(crew, place, generation, task), first)
         if status == _IS_OVER:
             return
         if status == _DRIVER_GONE:
-            raise CoordinatorGoneError(f"worker {worker} has not heard the driver for too long")
+            raise CoordinatorGoneError("a worker has not heard the driver for too long")
         young = young + 1 if time.monotonic() - begin < _YOUNG_SECONDS else 0
         if young >= _YOUNG_DEATHS_MAX:
             raise WorkerDiedError(
-                f"{young} processes of worker {worker} in a row have died within "
+                f"{young} processes of a worker in a row have died within "
                 f"{_YOUNG_SECONDS:.0f} s. The executor's log may say why."
             )
         generation += 1
 
 
-def _child_ran(crew: Crew, shipped: bytes | None, worker: int, generation: int) -> int:
+class Keeping(NamedTuple):
+    """Who a child is."""
+
+    crew: Crew
+    place: int
+    generation: int
+    task: int
+
+
+def _child_ran(who: Keeping, order: Order | None) -> int:
     """Fork a child, wait for its end, and return its exit status."""
     own, childs = socket.socketpair()
     keeper = os.getpid()
@@ -89,7 +104,7 @@ def _child_ran(crew: Crew, shipped: bytes | None, worker: int, generation: int) 
         try:
             own.close()
             _end_with(keeper, childs)
-            status = _work(crew, shipped, worker, generation, childs)
+            status = _work(who, order, childs)
         except BaseException:
             traceback.print_exc()
         finally:
@@ -100,7 +115,7 @@ def _child_ran(crew: Crew, shipped: bytes | None, worker: int, generation: int) 
     childs.close()
     try:
         _warm_up()
-        return _awaited(child, own)
+        return _awaited(child, own, executor_of(keeper) if who.crew.looks else None)
     finally:
         own.close()
 
@@ -114,11 +129,19 @@ def _warm_up() -> None:
         importlib.import_module("pandas")
 
 
-def _awaited(child: int, own: socket.socket) -> int:
-    """The exit status of a child, once it has ended. One that is suspended is killed."""
+def _awaited(child: int, own: socket.socket, executor: int | None) -> int:
+    """The exit status of a child, once it has ended. One that is suspended is killed. If the ``executor`` is
+    decommissioned, the child is told."""
     silent = 0
+    looked_at = time.monotonic()
     try:
         while True:
+            if executor is not None and time.monotonic() - looked_at >= _LOOK_SECONDS:
+                looked_at = time.monotonic()
+                if is_leaving(executor):
+                    executor = None
+                    with contextlib.suppress(OSError):
+                        own.send(LEAVING)
             ended, status = os.waitpid(child, os.WNOHANG)
             if ended:
                 child = 0
@@ -157,19 +180,18 @@ def _end_with(keeper: int, childs: socket.socket) -> None:
     threading.Thread(target=watch, name="emberflow keeper", daemon=True).start()
 
 
-def _work(
-    crew: Crew, shipped: bytes | None, worker: int, generation: int, keeper: socket.socket
-) -> int:
+def _work(who: Keeping, order: Order | None, keeper: socket.socket) -> int:
     """What the child does: one life after another. Returns its exit status."""
-    plan = None if shipped is None else _unpacked(shipped)
-    life = 0 if plan is None else plan.incarnation
-    member = Member(crew, worker, generation, keeper, life=life)
+    first = None if order is None else _unpacked(order)
+    life = 0 if first is None else first[0].incarnation
+    member = Member(who.crew, who.place, who.generation, keeper, life=life, task=who.task)
 
     lives = _Lives(member)
     try:
-        if plan is None:
-            plan = lives.next_plan()
-        if plan is not None:
+        if first is None:
+            first = lives.next_plan()
+        if first is not None:
+            plan, worker = first
             serve(plan, worker, strategy_of(plan), lives)
         return _IS_OVER
     except CoordinatorGoneError:
@@ -185,12 +207,13 @@ class _Lives:
         self.is_over = member.is_over
         self._member = member
 
-    def next_plan(self) -> Plan | None:
-        shipped = self._member.next_plan()
-        return None if shipped is None else _unpacked(shipped)
+    def next_plan(self) -> tuple[Plan, int] | None:
+        order = self._member.next_plan()
+        return None if order is None else _unpacked(order)
 
 
-def _unpacked(shipped: bytes) -> Plan:
-    """A plan. It came in the closure of a Spark job, or over a link of this run's own processes."""
-    plan: Plan = pickle.loads(shipped)
-    return plan
+def _unpacked(order: Order) -> tuple[Plan, int]:
+    """A plan, and which worker of it. It came in the closure of a Spark job, or over a link of this run's own
+    processes."""
+    shipped, worker = order
+    return pickle.loads(shipped), worker

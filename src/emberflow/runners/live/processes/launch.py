@@ -65,7 +65,7 @@ def _tag_jobs(spark: SparkSession, tag: str) -> None:
 
 
 def run_workers(
-    spark: SparkSession, plan: Plan, tags: Sequence[str], crew: Crew | None, indices: range
+    spark: SparkSession, plan: Plan, tags: Sequence[str], crew: Crew | None, workers: Sequence[int]
 ) -> None:
     """Run these workers as one barrier job. Returns when all have ended, raises if the job fails.
 
@@ -74,6 +74,7 @@ def run_workers(
     for tag in tags:
         _tag_jobs(spark, tag)
     shipped = cloudpickle.dumps(plan)
+    numbers = tuple(workers)
     reached = None if crew is None else pickle.dumps(crew)
     path = list(sys.path)  # workers import the flow's modules from the same folders
 
@@ -81,7 +82,7 @@ def run_workers(
         # Imported on the worker: the closure itself stays small and free of our modules.
         from emberflow.runners.live.processes.task import run_worker
 
-        yield from run_worker(shipped, reached, path, batches)
+        yield from run_worker(shipped, reached, numbers, path, batches)
 
-    workers = spark.range(indices.start, indices.stop, 1, len(indices))
-    workers.mapInArrow(task, "worker long", barrier=True).collect()
+    places = spark.range(0, len(numbers), 1, len(numbers))
+    places.mapInArrow(task, "worker long", barrier=True).collect()

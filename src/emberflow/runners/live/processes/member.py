@@ -21,7 +21,7 @@ import queue
 import socket
 import threading
 import time
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import zmq
 
@@ -36,11 +36,14 @@ NO_LIFE = 0
 # From a process to the roster:
 HERE = b"1"  # Here
 # The roster to a process:
-WORK = b"2"  # (incarnation, plan in bytes): begin this life
+WORK = b"2"  # (incarnation, plan in bytes, worker): begin this life
 WAIT = b"3"  # None: the driver is there, and there is no plan yet
 OVER = b"4"  # None: the query is over, or has another crew, or fewer workers
 END = b"5"  # None: end yourself at once; another process takes the place
 LEAVE = b"6"  # a life that is over: its coordinator may have ended before it knew the process
+
+#: What a keeper tells its process: that their executor is decommissioned.
+LEAVING = b"l"
 
 #: How often a process reports, and how often it does while it waits.
 _REPORT_SECONDS = 1.0
@@ -55,20 +58,38 @@ _JOIN_SECONDS = 2.0
 TOLD_TO_END = 17
 
 
+#: Where a worker's process is: the number of its crew, and its place in that. A process keeps its seat; the
+#: number of the worker that it is may change from life to life.
+Seat: TypeAlias = tuple[int, int]
+
+
+#: A plan in bytes, and the number of a worker.
+Order: TypeAlias = tuple[bytes, int]
+
+
 class Crew(NamedTuple):
     """The processes that one Spark job has started: how they reach the roster."""
 
     #: The roster counts its crews.
     number: int
+    #: Whether keepers look if their executors are decommissioned: on Spark Connect, where the driver cannot ask.
+    looks: bool
     roster: str
     keys: WireKeys
+
+
+def seats_of(crew: Crew | None, places: int) -> tuple[Seat, ...]:
+    """The seats of a Spark job of so many tasks."""
+    number = 0 if crew is None else crew.number
+    return tuple((number, place) for place in range(places))
 
 
 class Here(NamedTuple):
     """What a process reports."""
 
     crew: int
-    worker: int
+    #: The partition of the Spark job.
+    place: int
     #: How many processes its keeper has had before.
     generation: int
     #: The last life that it worked in; 0 for none.
@@ -76,24 +97,41 @@ class Here(NamedTuple):
     #: Whether its loop has ended, or none has begun.
     is_free: bool
     pid: int
+    #: The number of the Spark task that keeps it.
+    task: int
+    #: Whether its keeper has seen that the executor is decommissioned.
+    is_leaving: bool = False
+
+    @property
+    def seat(self) -> Seat:
+        return self.crew, self.place
 
 
 class Member:
     """The end of a process. `close` ends the thread."""
 
     def __init__(
-        self, crew: Crew, worker: int, generation: int, keeper: socket.socket, *, life: int
+        self,
+        crew: Crew,
+        place: int,
+        generation: int,
+        keeper: socket.socket,
+        *,
+        life: int,
+        task: int,
     ) -> None:
         """``life``: it works in this one already; 0 if it waits for a plan."""
         self._crew = crew
-        self._worker = worker
+        self._place = place
+        self._task = task
         self._generation = generation
         self._keeper = keeper
         self._keeper.setblocking(False)
         self._life = life
         self._is_free = life == 0
+        self._is_leaving = False
         self._over = 0
-        self._orders: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
         self._heard_at = time.monotonic()
         self._bell = Bell()
         self._wire = Wire(crew.keys, NO_LIFE)
@@ -102,8 +140,9 @@ class Member:
         self._thread = threading.Thread(target=self._run, name="emberflow member", daemon=True)
         self._thread.start()
 
-    def next_plan(self) -> bytes | None:
-        """Wait for the plan of the next life; None if the query is over.
+    def next_plan(self) -> Order | None:
+        """Wait for the plan of the next life, and the number of its worker that this process is to be; None if
+        the query is over.
 
         Raises `CoordinatorGoneError` if the driver is not there any more.
         """
@@ -116,7 +155,7 @@ class Member:
             except queue.Empty:
                 if time.monotonic() - self._heard_at > _SILENCE_SECONDS_MAX:
                     raise CoordinatorGoneError(
-                        f"worker {self._worker} has waited for the next life and not heard the driver "
+                        f"a worker has waited for the next life and not heard the driver "
                         f"for {_SILENCE_SECONDS_MAX:.0f} s"
                     ) from None
 
@@ -147,6 +186,7 @@ class Member:
                 beaten_at = now
                 with contextlib.suppress(OSError):
                     self._keeper.send(b".")
+                    self._is_leaving = self._is_leaving or self._keeper.recv(1) == LEAVING
             ready = poller.poll(_POLL_MS)
             self._bell.heard_in(ready)
             while (parts := received_parts(self._socket)) is not None:
@@ -159,12 +199,19 @@ class Member:
 
     def _report(self, is_free: bool) -> None:
         here = Here(
-            self._crew.number, self._worker, self._generation, self._life, is_free, os.getpid()
+            self._crew.number,
+            self._place,
+            self._generation,
+            self._life,
+            is_free,
+            os.getpid(),
+            self._task,
+            self._is_leaving,
         )
         message = self._wire.encode(HERE, tuple(here))
         with contextlib.suppress(zmq.Again):  # it reports again
             self._socket.send_multipart(
-                self._wire.envelope(self._worker, UNNUMBERED, [message]), zmq.NOBLOCK
+                self._wire.envelope(self._place, UNNUMBERED, [message]), zmq.NOBLOCK
             )
 
     def _hear(self, kind: bytes, body: object) -> None:
@@ -178,7 +225,7 @@ class Member:
             self._over = max(self._over, body)
         elif kind == WORK and self._is_free:
             assert isinstance(body, tuple)
-            life, shipped = body
+            life, shipped, worker = body
             if life > self._life:  # it may come twice
                 self._life, self._is_free = life, False
-                self._orders.put(shipped)
+                self._orders.put((shipped, worker))

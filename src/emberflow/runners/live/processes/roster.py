@@ -7,11 +7,12 @@ What is guaranteed: **a plan goes to one process for each worker**, the newest t
 If another process reports in the place of one that works, or one goes on reporting that it is free while
 its life runs, then that life has lost a worker, and whoever runs the lives is told so.
 
-**The number of workers changes** (`live.rescale`). At any time each worker is of one *crew*, that of the Spark
-job which keeps it. Workers that are added are of another crew: first they are *coming*, for a life that is
-prepared and does not run, and then they work. A worker that leaves is of no crew. Whoever reports and is not
-of the crew of its worker is told to end: it has left, it was added in vain, or its crew is an earlier one,
-which Spark could not end.
+**Workers come and leave** (`live.rescale`). A process has a *seat*: its crew, that of the Spark job which keeps it,
+and its place there. The seat of a process never changes, and nobody else has it, but for those that its keeper
+forks when it has died. Which worker is at which seat changes from life to life. Seats that are added are
+*coming*, for a life that is prepared and does not run, and then they work. A seat that is left has no worker.
+Whoever reports from such a seat is told to end: it has left, it was added in vain, or its crew is an earlier
+one, which Spark could not end.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -37,6 +38,8 @@ from emberflow.runners.live.processes.member import (
     WORK,
     Crew,
     Here,
+    Seat,
+    seats_of,
 )
 from emberflow.runners.live.wire.bell import Bell
 from emberflow.runners.live.wire.links import COORDINATOR, UNNUMBERED, received_parts
@@ -63,14 +66,21 @@ class Roster:
     """Its thread starts with the first crew; `close` ends it."""
 
     def __init__(
-        self, keys: WireKeys, place: CoordinatorAddress, workers: int, lost: Callable[[int], None]
+        self,
+        keys: WireKeys,
+        place: CoordinatorAddress,
+        workers: int,
+        lost: Callable[[Seat], None],
+        *,
+        looks: bool = False,
     ) -> None:
-        """``lost`` is called with the worker whose process is lost, in the thread of the roster.
+        """``lost`` is called with the seat whose process is lost, in the thread of the roster.
 
-        ``workers`` is how many there will be at first.
+        ``workers`` is how many there will be at first. ``looks``: see `Crew`.
         """
         self._keys = keys
         self._lost = lost
+        self._looks = looks
         self._wire = Wire(keys, NO_LIFE)
         try:
             self._socket, own = self._wire.listening(
@@ -83,19 +93,19 @@ class Roster:
         #: Everything below is guarded by this. It is notified when a process reports.
         self._changed = threading.Condition()
         self._numbers = count(1)
-        #: By worker: the number of the crew that it is of; and the workers that are to work in a life that
-        #: does not run yet.
-        self._crew_of: dict[int, int] = {}
-        self._coming: set[int] = set()
+        #: By seat: its worker, in the present life and the next one; and of these, those in a life that does
+        #: not run yet.
+        self._worker_at: dict[Seat, int] = {}
+        self._coming: set[Seat] = set()
         self._is_over = False
-        self._seen: dict[int, _Seen] = {}
+        self._seen: dict[Seat, _Seen] = {}
         #: The life that runs, and its plan unless the processes came with it; None between two lives.
         self._life: tuple[int, bytes | None] | None = None
-        #: By worker: the generation of the process that works in that life.
-        self._working: dict[int, int] = {}
-        self._to_end: set[int] = set()
-        #: By worker: when its process was seen free first, though its life runs.
-        self._left_at: dict[int, float] = {}
+        #: The generation of the process that works in that life.
+        self._working: dict[Seat, int] = {}
+        self._to_end: set[Seat] = set()
+        #: When its process was seen free first, though its life runs.
+        self._left_at: dict[Seat, float] = {}
         #: The last life that is over. Processes that are not free may not know it yet.
         self._over_life = NO_LIFE
         self._bell = Bell()
@@ -107,48 +117,57 @@ class Roster:
     def begin(self, life: int, workers: int) -> Crew:
         """A new crew of all workers begins with this life: Spark will start its processes."""
         with self._changed:
-            self._crew_of, self._seen, self._coming, self._is_over = {}, {}, set(), False
+            self._worker_at, self._seen, self._coming, self._is_over = {}, {}, set(), False
             self._life = (life, None)
-            self._working = dict.fromkeys(range(workers), 0)
             self._to_end, self._left_at = set(), {}
             crew = self._crew_with(range(workers))
+            self._working = dict.fromkeys(self._worker_at, 0)
         if self._thread.ident is None:
             self._thread.start()
         return crew
 
-    def _crew_with(self, workers: range) -> Crew:
-        crew = Crew(next(self._numbers), self._address, self._keys)
-        self._crew_of.update(dict.fromkeys(workers, crew.number))
+    def _crew_with(self, workers: Sequence[int]) -> Crew:
+        crew = Crew(next(self._numbers), self._looks, self._address, self._keys)
+        self._worker_at.update(zip(seats_of(crew, len(workers)), workers, strict=True))
         return crew
 
-    def add(self, workers: range) -> Crew:
+    def add(self, workers: Sequence[int]) -> Crew:
         """A crew of workers that are added, for a life that is prepared: Spark will start its processes."""
         self._wire.admit(_CONNECTIONS * len(workers))
         with self._changed:
-            self._coming = set(workers)
-            return self._crew_with(workers)
+            crew = self._crew_with(workers)
+            self._coming = set(seats_of(crew, len(workers)))
+            return crew
 
     def give_up(self, crew: Crew) -> None:
         """The life that these were added for does not run."""
         with self._changed:
-            self._remove({worker for worker, of in self._crew_of.items() if of == crew.number})
+            self._remove({seat for seat in self._worker_at if seat[0] == crew.number})
         self._bell.ring()
 
-    def rescale(self, workers: int) -> None:
-        """A life has taken over that has so many workers: those that were coming work, the others leave."""
+    def rescale(self, seats: Sequence[Seat]) -> None:
+        """A life has taken over that has its workers at these seats: those that were coming work, others leave."""
         with self._changed:
             self._working.update(dict.fromkeys(self._coming, 0))
             self._coming = set()
-            self._remove({worker for worker in self._crew_of if worker >= workers})
+            self._remove(self._worker_at.keys() - set(seats))
+            self._worker_at = {seat: worker for worker, seat in enumerate(seats)}
         self._bell.ring()
 
-    def _remove(self, workers: set[int]) -> None:
-        for worker in workers:
-            del self._crew_of[worker]
+    def _remove(self, seats: set[Seat]) -> None:
+        for seat in seats:
+            del self._worker_at[seat]
             for known in (self._seen, self._working, self._left_at):
-                known.pop(worker, None)
-        self._coming -= workers
-        self._to_end -= workers
+                known.pop(seat, None)
+        self._coming -= seats
+        self._to_end -= seats
+
+    def working(self) -> dict[Seat, Here]:
+        """What the processes that work have reported last."""
+        with self._changed:
+            return {
+                seat: seen.here for seat, seen in self._seen.items() if seat not in self._coming
+            }
 
     def pause(self, life: int) -> None:
         """This life is over. Its processes will be free."""
@@ -165,12 +184,12 @@ class Roster:
         another one. ``is_alive`` says whether there is a crew at all.
         """
         begin = time.monotonic()
-        told: set[int] = set()
+        told: set[Seat] = set()
         with self._changed:
             while missing := {
-                worker
-                for worker in self._crew_of.keys() - self._coming
-                if worker not in self._seen or not self._seen[worker].here.is_free
+                seat
+                for seat in self._worker_at.keys() - self._coming
+                if seat not in self._seen or not self._seen[seat].here.is_free
             }:
                 passed = time.monotonic() - begin
                 if passed > seconds or not is_alive():
@@ -234,56 +253,54 @@ class Roster:
 
     def _hear(self, seen: _Seen) -> None:
         here = seen.here
-        if self._crew_of.get(here.worker) != here.crew:
+        if here.seat not in self._worker_at:
             self._send_home(seen)
             return
-        before = self._seen.get(here.worker)
+        before = self._seen.get(here.seat)
         if before is not None and before.here.generation > here.generation:
             return  # it has died since
-        self._seen[here.worker] = seen
+        self._seen[here.seat] = seen
         if here.is_free and not self._is_over:
             self._send(seen, WAIT, None)
-        if here.worker in self._coming:
-            if here.generation or (here.is_free and self._has_left_for_long(here.worker)):
-                self._lost(here.worker)
+        if here.seat in self._coming:
+            if here.generation or (here.is_free and self._has_left_for_long(here.seat)):
+                self._lost(here.seat)
             return
         if self._life is None:
             return
-        at_work = self._working.get(here.worker)
+        at_work = self._working.get(here.seat)
         is_other = at_work is not None and here.generation != at_work
         life, shipped = self._life
         has_left = here.is_free and at_work is not None and (here.life >= life or shipped is None)
-        if is_other or (has_left and self._has_left_for_long(here.worker)):
-            self._lost(here.worker)
+        if is_other or (has_left and self._has_left_for_long(here.seat)):
+            self._lost(here.seat)
         elif has_left:
             pass  # it has told the driver why, and that says more
         elif here.is_free and at_work is not None:
-            self._send(seen, WORK, (life, shipped))  # the connection broke when it was sent first
+            self._send(
+                seen, WORK, (life, shipped, self._worker_at[here.seat])
+            )  # the connection broke when it was sent first
 
-    def _has_left_for_long(self, worker: int) -> bool:
+    def _has_left_for_long(self, seat: Seat) -> bool:
         now = time.monotonic()
-        return now - self._left_at.setdefault(worker, now) >= _LEFT_SECONDS
+        return now - self._left_at.setdefault(seat, now) >= _LEFT_SECONDS
 
     def _tell_all(self) -> None:
         """Send what the processes are to know now."""
-        for worker in self._to_end & self._seen.keys():
-            self._send(self._seen[worker], END, None)
+        for seat in self._to_end & self._seen.keys():
+            self._send(self._seen[seat], END, None)
         self._to_end = set()
-        for worker, seen in self._seen.items():
+        for seat, seen in self._seen.items():
             if self._is_over:
                 self._send_home(seen)
             elif not seen.here.is_free:
                 if seen.here.life <= self._over_life:
                     self._send(seen, LEAVE, self._over_life)
-            elif (
-                self._life is not None
-                and worker not in self._working
-                and worker not in self._coming
-            ):
+            elif self._life is not None and seat not in self._working and seat not in self._coming:
                 life, shipped = self._life
                 if shipped is not None:
-                    self._working[worker] = seen.here.generation
-                    self._send(seen, WORK, (life, shipped))
+                    self._working[seat] = seen.here.generation
+                    self._send(seen, WORK, (life, shipped, self._worker_at[seat]))
 
     def _send_home(self, seen: _Seen) -> None:
         """Tell a process that its life is over, and to end when it is free."""

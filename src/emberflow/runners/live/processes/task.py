@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import pickle
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+from pyspark import TaskContext
 
 from emberflow.runners.live.processes.keeper import keep, strategy_of
 from emberflow.runners.live.worker.loop import serve
 
 
 def run_worker(
-    shipped: bytes, crew: bytes | None, path: list[str], batches: Iterator[Any]
+    shipped: bytes,
+    crew: bytes | None,
+    workers: Sequence[int],
+    path: list[str],
+    batches: Iterator[Any],
 ) -> Iterator[Any]:
-    """Run the worker whose index is in the partition: each partition holds one number.
+    """Run the worker whose place is in the partition: each partition holds one number.
 
     ``path`` is where the driver imports from. On another machine most of it does not exist, which
     does no harm; on the driver's machine, a flow may be defined beside a script that nobody installed.
@@ -22,10 +28,12 @@ def run_worker(
     """
     sys.path += [folder for folder in path if folder not in sys.path]
     for batch in batches:
-        for index in batch.column(0).to_pylist():
+        for place in batch.column(0).to_pylist():
             if crew is not None:
-                keep(pickle.loads(crew), shipped, index)
+                context = TaskContext.get()
+                task = 0 if context is None else context.taskAttemptId()
+                keep(pickle.loads(crew), (shipped, workers[place]), place, task)
             else:
                 plan = pickle.loads(shipped)
-                serve(plan, index, strategy_of(plan))
+                serve(plan, workers[place], strategy_of(plan))
         yield batch.rename_columns(["worker"])

@@ -151,8 +151,9 @@ class Estate(NamedTuple):
 class Lives(Protocol):
     """Where a process that outlives its life hears of the others."""
 
-    def next_plan(self) -> Plan | None:
-        """Wait for the plan of the next life; None when the query is over."""
+    def next_plan(self) -> tuple[Plan, int] | None:
+        """Wait for the plan of the next life, and which worker of it this process is; None when the query is
+        over."""
 
     def is_over(self, life: int) -> bool:
         """Whether a life is over. Its coordinator tells the workers that it knows."""
@@ -171,9 +172,9 @@ def serve(plan: Plan, index: int, strategy: Strategy, lives: Lives | None = None
             _live(WorkerLoop(plan, index, strategy), tuned, closes=True)
             return
         left: list[_Left] = []
-        next_plan: Plan | None = plan
-        while next_plan is not None:
-            loop = WorkerLoop(next_plan, index, strategy, lives=lives, begun_with=begun_with)
+        following: tuple[Plan, int] | None = (plan, index)
+        while following is not None:
+            loop = WorkerLoop(*following, strategy, lives=lives, begun_with=begun_with)
             try:
                 _live(loop, tuned, closes=False)
             except Exception as error:
@@ -185,7 +186,7 @@ def serve(plan: Plan, index: int, strategy: Strategy, lives: Lives | None = None
             del loop
             # A source may admit one reader at a time. Mostly they end at once.
             left[-1].readers_have_ended.wait(_READERS_SECONDS)
-            next_plan = lives.next_plan()
+            following = lives.next_plan()
         left[-1].closed.wait(_CLOSING_SECONDS)
 
 
@@ -786,10 +787,10 @@ class WorkerLoop:
         if captured is not None:
             self._link.send(protocol.CAPTURED, captured)
 
-    def _made_beside(self, shipped: bytes, bell: Bell | None) -> WorkerLoop:
+    def _made_beside(self, shipped: bytes, worker: int, bell: Bell | None) -> WorkerLoop:
         """The loop of another version, in the same process."""
         # The bytes came over a link that only this run's processes have the keys of.
-        return WorkerLoop(pickle.loads(shipped), self.index, self._strategy, bell=bell)
+        return WorkerLoop(pickle.loads(shipped), worker, self._strategy, bell=bell)
 
     def _promised(self) -> dict[tuple[str, int], Moment]:
         return {(feed.name, feed.partition): feed.reported for feed in self._feeds}
@@ -913,11 +914,11 @@ class WorkerLoop:
             self._quit = True
             self._hands_over = bool(body)
         elif kind == protocol.SUCCESSOR:
-            number, shipped, is_mirror = body
+            number, shipped, is_mirror, worker = body
             self._twin = Mirror(self._promised()) if is_mirror else None
             self._recorded_from = max(self._reached(), self._engine.minimal)
             self._successor = _Successor(
-                partial(self._made_beside, shipped, None if is_mirror else self._bell),
+                partial(self._made_beside, shipped, worker, None if is_mirror else self._bell),
                 self._bell.ring,
                 number=number,
                 instead_of=self._successor,
