@@ -15,10 +15,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from emberflow import native
+from emberflow.checkpoint.cuts import packed, tables
 from emberflow.checkpoint.cuts import rows as rows_module
-from emberflow.checkpoint.cuts import tables
 from emberflow.checkpoint.cuts.lists import PROTOCOL, SavedLists
 from emberflow.engine.cuts.cut import Row, Scheduled
+from emberflow.engine.cuts.packed import HEAD, PackedRows
+from emberflow.values.persistent import PersistentList
 from tests.effort import examples
 
 if native.rows is None:
@@ -58,6 +60,12 @@ def depth_of(value: Any) -> int:
     return 1 + max(map(depth_of, value), default=0) if type(value) is tuple else 0
 
 
+def record(row: Any) -> bytes:
+    """A row as it is packed."""
+    key, payload = pickle.dumps(row[2], PROTOCOL), pickle.dumps(row[4], PROTOCOL)
+    return HEAD.pack(*row[3][:2], row[1], len(key), len(payload)) + key + payload
+
+
 def written(rows: list[Any], *, compiled: bool) -> list[dict[str, Any]]:
     file = io.BytesIO()
     kept, tables.row_buffers = tables.row_buffers, row_buffers if compiled else lambda rows: None
@@ -88,6 +96,65 @@ def test_plain_values_are_pickled_as_pickle_does(rows: list[Any]) -> None:
 @example([("count", 0, key, (0, 0), ()) for key in (1, True, 1.0, 1, (0,), (False,))])
 def test_what_is_written_is_the_same(rows: list[Any]) -> None:
     assert written(rows, compiled=True) == written(rows, compiled=False)
+
+
+@settings(deadline=None, max_examples=examples(50))
+@given(st.lists(ROWS, max_size=5), st.integers(0, 40), st.integers(0, 40))
+def test_packed_rows_are_sorted_and_made_columns(
+    given: list[list[Any]], one: int, other: int
+) -> None:
+    chunks = [b"".join(map(record, rows)) for rows in given]
+    rows = [row for each in given for row in each]
+    order = packed.packed_order(chunks, len(rows))
+    assert order == packed._packed_order(chunks, len(rows))
+    begin, end = sorted((min(one, len(rows)), min(other, len(rows))))
+    columns = packed.packed_columns(chunks, order, begin, end)
+    assert columns == packed._packed_columns(chunks, order, begin, end)
+    stable = sorted(rows, key=lambda row: row[1])[begin:end]
+    assert array("q", columns[0]).tolist() == [row[1] for row in stable]
+    assert columns[6] == b"".join(pickle.dumps(row[4], PROTOCOL) for row in stable)
+
+
+def test_a_packed_row_that_is_cut_short_is_refused() -> None:
+    whole = record(("count", 7, "a", (1, 0), 2))
+    order = packed.packed_order([whole], 1)
+    for size in (1, 31, len(whole) - 1):
+        with pytest.raises(ValueError, match="no packed rows"):
+            packed.packed_order([whole, whole[:size]], 2)
+        with pytest.raises(ValueError, match="no packed rows"):
+            packed.packed_columns([whole[:size]], order, 0, 1)
+    for count in (0, 2):
+        with pytest.raises(ValueError, match="no packed rows"):
+            packed.packed_order([whole], count)
+    for chunks in ([], [b""]):
+        with pytest.raises(ValueError, match="no packed rows"):
+            packed.packed_columns(chunks, order, 0, 1)
+    with pytest.raises(ValueError, match="rows 0 to 2 of 1"):
+        packed.packed_columns([whole], order, 0, 2)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=9), st.booleans(), st.integers(1, 300))
+def test_packed_rows_are_written_beside_others(
+    packs: list[bool], has_lists: bool, run_bytes: int
+) -> None:
+    """In runs of their own; and one by one, as long as the chain has lists of their step."""
+    rows = [[(name, n, n, (n, 0), 5) for name in ("count", "sum")] for n in range(len(packs))]
+    lists = SavedLists()
+    if has_lists:
+        lists.restored("sum", 0, 1, [PersistentList([1])])
+        lists.begin(2, 1)
+    file = io.BytesIO()
+    writer = tables.PartWriter(file, lists, run_bytes=run_bytes, group_bytes=run_bytes)
+    for chunk, packed_too in zip(rows, packs, strict=True):
+        for row in chunk:
+            writer.add(PackedRows(row[0], record(row), 1) if packed_too else [row])
+    assert writer.finish() == (2 * len(packs), 0, len(packs) - 1)
+    source = tables.Source(2, "part", lambda: io.BytesIO(file.getvalue()))
+    found = list(tables.merged([source], -(2**31), 2**31 - 1))
+    assert found == sorted(Row(*row) for chunk in rows for row in chunk)
+    if has_lists and packs[0]:  # the bucket has no list any more, and so the chain none of it
+        lists.begin(3, 2)
+        assert lists.stored("sum", 0) is None
 
 
 @settings(deadline=None)

@@ -8,6 +8,8 @@ from typing import Any, TypeAlias
 from hypothesis import strategies as st
 
 import emberflow as ef
+from emberflow.engine.cuts.cut import Content, Row
+from emberflow.engine.cuts.packed import PackedRows
 from emberflow.engine.layout import Layout, Machines
 from emberflow.graph.nodes import Graph
 from emberflow.values.item import FlatItem, Place
@@ -18,6 +20,22 @@ Step: TypeAlias = tuple[tuple[Place, int], int, bool]
 #: Few places, of one global time and of several, some of them twice: two histories of one item.
 PLACES: list[Place] = [(time, 0, *ids) for time in range(1, 5) for ids in ((), (0,), (0, 1), (2,))]
 MARKS = (0, 2 * 77)
+
+
+def with_packed_rows(looked: Any, operation: str) -> tuple[Any, list[Row], Any, Any]:
+    """What a capture found (`trimming.Looked`), with packed rows among the others, in an order of their own."""
+    found, rows, going_on, others, packed, count = looked
+    unpacked = list(PackedRows(operation, packed, count))
+    assert len(unpacked) == count
+    return found, sorted([*rows, *unpacked], key=repr), going_on, others
+
+
+def unpacked(content: Iterable[Content]) -> list[Any]:
+    """Rows and scheduled items of a capture, with packed rows one by one."""
+    rows: list[Any] = []
+    for each in content:
+        rows += each if isinstance(each, PackedRows) else [each]
+    return rows
 
 
 class Sent:

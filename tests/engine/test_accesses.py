@@ -18,6 +18,7 @@ from emberflow.engine.cuts.cut import Row
 from emberflow.engine.loops import accesses as loops
 from emberflow.engine.loops.accesses import NO_ABORTS, AccessEntry, StateBucket, Use
 from emberflow.values.item import At, FlatItem, Place
+from tests.engine.helpers import with_packed_rows
 from tests.engine.test_items import marks, places
 
 if native.versions is None:
@@ -204,10 +205,12 @@ def test_last_versions(
     own = list(given_buckets.values())
     arguments = (own, moment[:2], since[:2], writes, "accounts")
     compiled, plain = (
-        last_versions(*arguments)
+        last_versions(*arguments, False)
         for last_versions in (_versions.last_versions, loops._last_versions)
     )
     assert compiled == plain
+    packed = _versions.last_versions(*arguments, True)
+    assert with_packed_rows(packed, "accounts") == with_packed_rows(plain, "accounts")
     assert all(type(row) is Row for row in compiled[1])
     # A tuple of Python 3.14 remembers its hash: one that C makes must not remember a wrong one.
     assert list(map(hash, compiled[1])) == list(map(hash, plain[1]))
@@ -335,7 +338,8 @@ def test_what_is_kept_in_short_goes_on_like_the_rest(seed: int, expires: int | N
                 results.append([[bucket.key for bucket in each] for each in lists])
             elif what == "cut":
                 look = loops._last_versions if module is None else module.last_versions
-                found, rows, going_on, others = look(values, moment, since, (False, True), "s")
+                looked = look(values, moment, since, (False, True), "s", True)
+                found, rows, going_on, others = with_packed_rows(looked, "s")
                 keys = [[bucket.key for bucket in each] for each in (found, going_on, others)]
                 results.append((keys, rows))
             else:
@@ -398,7 +402,7 @@ def test_a_bucket_that_lacks_a_member_is_not_read(name: str) -> None:
     )
     for function, *more in (
         (_versions.trim_accesses, (3, 0), (True,), [], (0, 0)),
-        (_versions.last_versions, (3, 0), (0, 0), (True,), "sum"),
+        (_versions.last_versions, (3, 0), (0, 0), (True,), "sum", True),
     ):
         with pytest.raises(TypeError, match=r"argument 1 \(`given`\) must hold buckets at 0, got"):
             function([bucket], *more)
@@ -423,7 +427,7 @@ def test_what_the_loops_are_given_is_checked() -> None:
         _versions.trim_accesses(buckets, (1, 0), (True,), buckets, (0, 0))
     bucket.aborts = NO_ABORTS
     with pytest.raises(IndexError, match="an entry of access 0, and there are 0"):
-        _versions.last_versions([bucket], (9, 0), (0, 0), (), "sum")
+        _versions.last_versions([bucket], (9, 0), (0, 0), (), "sum", False)
 
 
 def test_an_interrupt_is_not_taken_for_an_update_that_fails() -> None:

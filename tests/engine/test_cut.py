@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import emberflow as ef
+from emberflow import native
 from emberflow.engine.cuts.cut import Capture, Row, Scheduled, combined, owned
 from emberflow.engine.layout import Layout
 from emberflow.engine.messages import BEFORE_ALL, Moment, Progress
@@ -26,6 +27,7 @@ from emberflow.values.owners import equal_owners
 from emberflow.values.times import has_expired
 from tests.effort import few, tried
 from tests.engine.fake_link import FakeLink
+from tests.engine.helpers import unpacked
 from tests.strategies import Elements, random_flow
 
 
@@ -153,7 +155,7 @@ class CuttingLink(FakeLink):
         assert capture is not None
         rows = capture.next(self.random.randint(1, 3))
         if rows is not None:
-            self.parts[worker] += rows
+            self.parts[worker] += unpacked(rows)
             if not self.lost or self.random.random() < 0.8:
                 return
         self.captures[worker] = None
@@ -313,7 +315,7 @@ def taken(capture: Capture, *, limit: int = 10) -> tuple[list[Row | Scheduled], 
         more = capture.next(limit)
         if more is None:
             return rows, steps
-        rows += more
+        rows += unpacked(more)
     raise AssertionError
 
 
@@ -323,7 +325,9 @@ def test_an_increment_looks_only_at_what_has_changed() -> None:
         enter(time, time)
     progress((1000, 0))
     rows, steps = taken(worker.begin_cut((1000, 0), BEFORE_ALL), limit=1)
-    assert (len(rows), steps) == (2000, 2000)
+    # One for each bucket, but for those that are looked at together and whose rows are packed.
+    packed = 0 if native.loops is None else 1000 - 4
+    assert (len(rows), steps) == (2000, 2000 - packed)
     worker.cut_committed((1000, 0))
     for round_ in range(1, 5):  # windows fill up, then overflow: each way of being noted
         for time in range(1000 + 10 * round_, 1005 + 10 * round_):

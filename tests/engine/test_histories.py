@@ -14,6 +14,7 @@ from emberflow.engine.loops import items as loops
 from emberflow.engine.loops.items import Restored
 from emberflow.engine.messages import Moment
 from tests.effort import few
+from tests.engine.helpers import with_packed_rows
 
 if native.loops is None:
     pytest.skip(f"the loops run in {native.status()['loops']}", allow_module_level=True)
@@ -139,12 +140,15 @@ class Both:
 
     def cut(self) -> None:
         moment, since = self.minimal, (self.time - 4, 0)
+        packs = self.random.random() < 0.5
         results = []
         for look, versions in (
             (loops._last_accumulators, self.plain),
             (_loops.last_accumulators, self.compact),
         ):
-            looked = look([versions], moment, since, key_of, "counts", Absent, Restored)
+            looked = with_packed_rows(
+                look([versions], moment, since, key_of, "counts", Absent, Restored, packs), "counts"
+            )
             results.append((*(len(part) for part in looked), looked[1]))
             # Those that Python looks at are of rare keys, or their key function fails.
         if not results[0][3] and not results[1][3]:

@@ -23,6 +23,7 @@ from emberflow.engine.worker.worker import Worker
 from emberflow.graph.description import steps_of
 from emberflow.values.owners import equal_owners
 from tests.effort import few
+from tests.engine.helpers import unpacked
 
 TIMES = 60
 MACHINES = (ReduceMachine, GroupMachine, AccessMachine)
@@ -165,7 +166,7 @@ def test_a_cut_behind_a_move_has_what_went_cold_when_one_before_it_was_given_up(
     capture = new.worker.begin_cut((50, 0), moment)
     changed = []
     while (rows := capture.next(100)) is not None:
-        changed += rows
+        changed += unpacked(rows)
     sums = {row.key: row.payload for row in changed if row.operation == "sums/group"}
     expected: dict[int, int] = {}
     for number in range(40):

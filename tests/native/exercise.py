@@ -22,6 +22,7 @@ import argparse
 import copy
 import gc
 import pickle
+import struct
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -191,7 +192,7 @@ def of_loops(loops: Any) -> Iterator[Case]:
 
     def looking() -> list[Any]:
         given = [versions("a"), versions(TEXT), versions(Restored(TEXT)), [], versions((1,))]
-        return [given, (-6, 0), (-9, 0), getattr_key, "count", Absent, Restored]
+        return [given, (-6, 0), (-9, 0), getattr_key, "count", Absent, Restored, True]
 
     def getattr_key(mapped: Any) -> Any:
         return mapped
@@ -266,8 +267,7 @@ def of_loops(loops: Any) -> Iterator[Case]:
         ],
     )  # fmt: skip
     seen = [THING, TEXT, THING, LATER]
-    yield Case("fresh", loops.fresh, lambda: [list(seen), [set() for _ in range(64)]])
-    yield Case("popped", loops.popped, lambda: [dict(enumerate(seen)), 3])
+    yield Case("fresh", loops.fresh, lambda: [seen * 99, [loops.Addresses() for _ in range(64)]])
     yield from of_histories(loops, reducing)
     for key in ("ascii", TEXT, "ä" * 999, "€" * 40, "\U0001f600" * 200, "\ud800", 7, 2**70):
         yield Case("hash_of_common", loops.hash_of_common, lambda own=key: [own])
@@ -369,13 +369,14 @@ def of_histories(loops: Any, reducing: Any) -> Iterator[Case]:
             loops.trim_to_last,
             lambda own=make: [[own(), own()], (-3, 0), (-8, 0), itself, Absent, Restored],
         )
-        yield Case(
-            "last_accumulators, histories",
-            loops.last_accumulators,
-            lambda own=make: [
-                [own(), own()], (-4, 0), (-50, 0), itself, "count", Absent, Restored
-            ],
-        )  # fmt: skip
+        for packs in (False, True):
+            yield Case(
+                f"last_accumulators, histories, packs {packs}",
+                loops.last_accumulators,
+                lambda own=make, packs=packs: [
+                    [own(), own()], (-4, 0), (-50, 0), itself, "count", Absent, Restored, packs
+                ],
+            )  # fmt: skip
         for expires in (None, 7):
 
             def arguments(own: Any = make, expires: int | None = expires) -> list[Any]:
@@ -465,11 +466,12 @@ def of_versions(versions: Any) -> Iterator[Case]:
         versions.trim_accesses,
         lambda: [buckets(), (-6, 0), (True,), [], (-8, 0)],
     )
-    yield Case(
-        "last_versions",
-        versions.last_versions,
-        lambda: [buckets(), (-6, 0), (-9, 0), (True,), "sum"],
-    )
+    for packs in (False, True):
+        yield Case(
+            f"last_versions, packs {packs}",
+            versions.last_versions,
+            lambda own=packs: [buckets(), (-6, 0), (-9, 0), (True,), "sum", own],
+        )
 
 
 def saved_pairs() -> list[Any]:
@@ -510,6 +512,12 @@ def of_columns(modules: dict[str, Any]) -> Iterator[Case]:
     yield Case("row_buffers, rows", rows.row_buffers, lambda: [list(saved)])
     cold = [Row("count", 7 - each, key, (each, 0), each) for each, key in enumerate("abc")]
     yield Case("cold_buffers", rows.cold_buffers, lambda: [list(cold)])
+    key, value = pickle.dumps("a", 5), pickle.dumps((1, 2.5), 5)
+    record = struct.pack("=qqiII4x", 7, 0, -3, len(key), len(value)) + key + value
+    chunks = [record * (each % 3) for each in range(9)]
+    order = rows.packed_order(chunks, 9)
+    yield Case("packed_order", rows.packed_order, lambda: [[*chunks], 9])
+    yield Case("packed_columns", rows.packed_columns, lambda: [[*chunks], order, 2, 9])
 
     def columns_of(*others: Any) -> list[Any]:
         hashes, *columns = rows.cold_buffers([*cold, *others])

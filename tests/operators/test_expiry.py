@@ -21,6 +21,7 @@ from emberflow.graph.nodes import Graph
 from emberflow.graph.versions import carry_plan
 from tests.batch.local import batch
 from tests.effort import few
+from tests.engine.helpers import unpacked
 
 LIVES = (1, 2, 5, 12)
 
@@ -270,7 +271,7 @@ class Lone:
         capture = self.worker.begin_cut((time, 0), since)
         rows: list[Any] = []
         while (more := capture.next(100)) is not None:
-            rows += more
+            rows += unpacked(more)
         self.worker.cut_committed((time, 0))
         return rows
 

@@ -21,7 +21,7 @@
  * goes by the object that is the name, so it has to be the same one each time. */
 typedef struct {
     PyObject *row, *restored, *key;
-    PyTypeObject *history_type;
+    PyTypeObject *history_type, *addresses_type;
 } Known;
 
 static inline Known *
@@ -695,60 +695,89 @@ failed:
     return NULL;
 }
 
-/* The row of a version; None if Python has to look at it. */
-static PyObject *
-row_of_version(const Known *known, PyObject *version, PyObject *const *args)
+/* Note the row of a version: 0, or -1 with an exception. The history of the version knows its key, if `key` is
+ * not NULL; otherwise the user's function is asked. */
+static int
+note_version(const Known *known, Looked *looked, PyObject *bucket, PyObject *version, PyObject *key,
+             PyObject *const *args)
 {
     PyObject *key_of = args[3], *operation = args[4], *absent = args[5], *restored = args[6];
-    PyObject *key, *place, *row;
+    PyObject *place;
+    long long time, front;
+    int result = 0;
 
     if (!is_entry(version, VERSION_SIZE) || (PyObject *)Py_TYPE(ACCUMULATOR(version)) == absent)
-        Py_RETURN_NONE;
-    key = (PyObject *)Py_TYPE(MAPPED(version)) == restored
-              ? PyObject_GetAttr(MAPPED(version), known->key)
-              : PyObject_CallOneArg(key_of, MAPPED(version));
+        return note_row(looked, bucket, Py_NewRef(Py_None));
+    key = key == NULL ? key_of_version(version, key_of, restored, known->key) : Py_NewRef(key);
     if (key == NULL) {
         if (!PyErr_ExceptionMatches(PyExc_Exception))
-            return NULL;
+            return -1;
         PyErr_Clear();
-        Py_RETURN_NONE;
+        return note_row(looked, bucket, Py_NewRef(Py_None));
     }
-    place = unseen(PyTuple_GetSlice(PLACE(version), 0, 2));
-    row = place == NULL ? NULL : row_of(known->row, operation, key, place, ACCUMULATOR(version));
-    Py_XDECREF(place);
+    if (!moment_in(PLACE(version), &time, &front))
+        result = note_packed(looked, bucket, key, time, front, ACCUMULATOR(version));
+    if (!result) {
+        place = unseen(PyTuple_GetSlice(PLACE(version), 0, 2));
+        result = note_row(
+            looked, bucket,
+            place == NULL ? NULL : row_of(known->row, operation, key, place, ACCUMULATOR(version)));
+        Py_XDECREF(place);
+    }
     Py_DECREF(key);
-    return row;
+    return result < 0 ? -1 : 0;
 }
 
 /* Look at the version of a history that is short: 0, or -1 with an exception. */
 static int
 look_at_short(const Known *known, History *history, PyObject *const *args, Looked *looked)
 {
-    PyObject *place = short_place(history), *row = NULL;
+    PyObject *place = short_place(history);
     int before = place == NULL ? -1 : is_before(place, args[1]);
 
     if (before == 0)
         before = PyList_Append(looked->going_on, (PyObject *)history) ? -1 : 0;
     else if (before > 0 && (before = is_before(place, args[2])) == 0) {
-        row = row_of(known->row, args[4], history->key, place, history->held);
-        before = note_row(looked, (PyObject *)history, row);
+        before = note_packed(looked, (PyObject *)history, history->key, history->time, history->front,
+                             history->held);
+        if (!before)
+            before = note_row(looked, (PyObject *)history,
+                              row_of(known->row, args[4], history->key, place, history->held));
     }
     Py_XDECREF(place);
     return before < 0 ? -1 : 0;
 }
 
-/* last_accumulators(given, moment, since, key_of, operation, absent, restored)
- * -> (found, rows, going on, others) */
+/* The same where both moments are numbers. */
+static int
+look_at_numbers(const Known *known, History *history, PyObject *const *args, const long long *moments,
+                Looked *looked)
+{
+    long long time = history->time, front = history->front;
+    int packed;
+
+    if (time > moments[0] || (time == moments[0] && front >= moments[1]))
+        return PyList_Append(looked->going_on, (PyObject *)history);
+    if (time < moments[2] || (time == moments[2] && front < moments[3]))
+        return 0;
+    packed = note_packed(looked, (PyObject *)history, history->key, time, front, history->held);
+    return packed ? (packed > 0 ? 0 : -1) : look_at_short(known, history, args, looked);
+}
+
+/* last_accumulators(given, moment, since, key_of, operation, absent, restored, packs)
+ * -> (found, rows, going on, others, packed, how many of them) */
 static PyObject *
 last_accumulators(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
     static const Parameter parameters[] = {
-        {"given", A_LIST},      {"moment", A_MOMENT}, {"since", A_MOMENT},   {"key_of", A_FUNCTION},
-        {"operation", ANYTHING}, {"absent", A_TYPE},  {"restored", A_TYPE},
+        {"given", A_LIST},       {"moment", A_MOMENT}, {"since", A_MOMENT},   {"key_of", A_FUNCTION},
+        {"operation", ANYTHING}, {"absent", A_TYPE},   {"restored", A_TYPE},  {"packs", A_BOOL},
     };
     const Known *known = known_of(module);
     PyObject *given, *moment, *since, *taken[AHEAD];
+    long long moments[4] = {0};
     Py_ssize_t position = 0;
+    int are_numbers;
     Looked looked;
 
     if (CHECK_ARGUMENTS("last_accumulators", parameters))
@@ -756,28 +785,37 @@ last_accumulators(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     if (known->row == NULL)
         return unprepared("last_accumulators");
     given = args[0], moment = args[1], since = args[2];
-    if (begin_looked(&looked))
+    are_numbers = !moment_in(moment, moments, moments + 1) && !moment_in(since, moments + 2, moments + 3)
+                  && PyTuple_GET_SIZE(moment) == 2 && PyTuple_GET_SIZE(since) == 2;
+    if (begin_looked(&looked, args[7]))
         return NULL;
     while (position < PyList_GET_SIZE(given)) {
         int count = take_versions(known, given, position, taken), i;
         if (count < 0)
             goto failed;
+        for (i = 0; i < count; i++)
+            if (is_history(known, taken[i]) && ((History *)taken[i])->is_short) {
+                FETCH(((History *)taken[i])->key);
+                FETCH(((History *)taken[i])->held);
+            }
         position += count;
         for (i = 0; i < count; i++) {
-            PyObject *list = taken[i], *last, *row;
+            PyObject *list = taken[i], *last, *key = NULL;
             Py_ssize_t final;
             int before;
 
             if (is_history(known, taken[i])) {
                 History *history = (History *)taken[i];
                 if (history->is_short) {
-                    if (look_at_short(known, history, args, &looked))
+                    if (are_numbers ? look_at_numbers(known, history, args, moments, &looked)
+                                    : look_at_short(known, history, args, &looked))
                         goto failed;
                     continue;
                 }
                 if (expanded(history, args[6]))
                     goto failed;
                 list = history->held;
+                key = history->is_unknown ? NULL : history->key;
             }
             final = below(list, moment);
             if (final < 0 || (final < PyList_GET_SIZE(list) && PyList_Append(looked.going_on, taken[i])))
@@ -788,9 +826,9 @@ last_accumulators(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
             if (before > 0)
                 continue;
             last = Py_NewRef(entry_at(list, final - 1)); /* while the user's function gives the key */
-            row = before < 0 ? NULL : row_of_version(known, last, args);
+            before = before < 0 ? -1 : note_version(known, &looked, taken[i], last, key, args);
             Py_DECREF(last);
-            if (note_row(&looked, taken[i], row))
+            if (before < 0)
                 goto failed;
         }
     }
@@ -799,6 +837,19 @@ last_accumulators(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 failed:
     forget_looked(&looked);
     return NULL;
+}
+
+/* fresh(objects, sets) -> list */
+static PyObject *
+fresh(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    static const Parameter parameters[] = {{"objects", A_LIST}, {"sets", A_LIST}};
+    Addresses *sets[SETS];
+
+    if (CHECK_ARGUMENTS("fresh", parameters)
+        || sets_argument(args[1], known_of(module)->addresses_type, sets))
+        return NULL;
+    return fresh_of(args[0], sets);
 }
 
 /* some_values(values, start, count) -> (position, values) */
@@ -1151,7 +1202,6 @@ static PyMethodDef methods[] = {
     FAST(trim_to_last),
     FAST(some_values),
     FAST(fresh),
-    FAST(popped),
     {NULL, NULL, 0, NULL},
 };
 
@@ -1168,6 +1218,9 @@ execute(PyObject *module)
     known->history_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &history_spec, NULL);
     if (known->history_type == NULL || PyModule_AddType(module, known->history_type))
         return -1;
+    known->addresses_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &addresses_spec, NULL);
+    if (known->addresses_type == NULL || PyModule_AddType(module, known->addresses_type))
+        return -1;
     return add_interface(module);
 }
 
@@ -1178,6 +1231,7 @@ traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(known_of(module)->restored);
     Py_VISIT(known_of(module)->key);
     Py_VISIT(known_of(module)->history_type);
+    Py_VISIT(known_of(module)->addresses_type);
     return 0;
 }
 
@@ -1188,6 +1242,7 @@ clear(PyObject *module)
     Py_CLEAR(known_of(module)->restored);
     Py_CLEAR(known_of(module)->key);
     Py_CLEAR(known_of(module)->history_type);
+    Py_CLEAR(known_of(module)->addresses_type);
     return 0;
 }
 

@@ -9,282 +9,13 @@
  */
 
 #include "headers/cut_rows.h"
-#include <stdint.h>
-#include <string.h>
+#include "headers/items.h"
+#include "headers/packed.h"
 
-#define PROTOCOL 5
-#define FRAME_MIN 4
-#define FRAME_MAX 32768 /* far from the size at which pickle begins a second frame */
-#define HEAD_BYTES 11 /* of a pickle with a frame */
-#define SHORT_MAX 255
-#define MEMO_MAX 64
-#define MEMBERS_MAX 64
-#define DEPTH_MAX 4
 #define ROWS_AT_ONCE 128 /* until other threads may have the interpreter: some 50 us */
-
-/* Bytes, and room for more. */
-typedef struct {
-    char *data;
-    size_t length, room;
-} Buffer;
+#define AT_ONCE 16       /* records ahead are fetched */
 
 enum { HASHES, KEY_ENDS, KEYS, TIMES, FRONTS, CHILD_ENDS, CHILD_IDS, PAYLOAD_ENDS, PAYLOADS, BUFFERS };
-
-/* Space for so many bytes more; NULL with an exception. */
-static char *
-more(Buffer *buffer, size_t bytes)
-{
-    char *begin;
-
-    if (buffer->length + bytes > buffer->room) {
-        size_t room = 2 * (buffer->length + bytes) + 1024;
-        char *data = PyMem_Realloc(buffer->data, room);
-        if (data == NULL) {
-            PyErr_NoMemory();
-            return NULL;
-        }
-        buffer->data = data;
-        buffer->room = room;
-    }
-    begin = buffer->data + buffer->length;
-    buffer->length += bytes;
-    return begin;
-}
-
-static int
-add_word(Buffer *buffer, int64_t word)
-{
-    char *at = more(buffer, sizeof word);
-    if (at == NULL)
-        return -1;
-    memcpy(at, &word, sizeof word);
-    return 1;
-}
-
-/* Arrow's offsets have 32 bits. */
-static int
-add_end(Buffer *ends, size_t end)
-{
-    int32_t offset = (int32_t)end;
-    char *at;
-
-    if (end > INT32_MAX)
-        return 0;
-    at = more(ends, sizeof offset);
-    if (at == NULL)
-        return -1;
-    memcpy(at, &offset, sizeof offset);
-    return 1;
-}
-
-/* An int as a word: 1, or 0 if it is none or does not fit. */
-static int
-word_of(PyObject *value, int64_t *word)
-{
-    int beyond = 0;
-
-    if (!PyLong_CheckExact(value))
-        return 0;
-    *word = PyLong_AsLongLongAndOverflow(value, &beyond);
-    return !beyond;
-}
-
-/* The opcodes of an int; how many bytes. */
-static size_t
-int_opcodes(int64_t value, unsigned char *body)
-{
-    size_t bytes, i;
-
-    if (value >= 0 && value <= 0xffff) {
-        bytes = value <= 0xff ? 1 : 2;
-        body[0] = bytes == 1 ? 'K' : 'M';
-    }
-    else if (value >= INT32_MIN && value <= INT32_MAX) {
-        bytes = 4;
-        body[0] = 'J';
-    }
-    else {
-        /* As few bytes as leave the sign as it is. */
-        for (bytes = 5; bytes < 8; bytes++)
-            if (value >> (8 * bytes - 1) == 0 || value >> (8 * bytes - 1) == -1)
-                break;
-        body[0] = 0x8a;
-        body[1] = (unsigned char)bytes;
-        body++;
-    }
-    for (i = 0; i < bytes; i++)
-        body[1 + i] = (unsigned char)((uint64_t)value >> (8 * i));
-    return bytes + (value >= INT32_MIN && value <= INT32_MAX ? 1 : 2);
-}
-
-/* What pickle has met in a value, in order. Where it meets the same object again, it writes its number. */
-typedef struct {
-    PyObject *met[MEMO_MAX];
-    int count;
-} Memo;
-
-/* Put what was just added into the memo: 1, 0 if it is full, -1 with an exception. */
-static int
-memoize(Buffer *buffer, PyObject *value, Memo *memo)
-{
-    char *at;
-
-    if (memo->count == MEMO_MAX)
-        return 0;
-    memo->met[memo->count++] = value;
-    at = more(buffer, 1);
-    if (at == NULL)
-        return -1;
-    at[0] = (char)0x94;
-    return 1;
-}
-
-/* The next three add the opcodes of a value: 1, 0 if it is not plain, -1 with an exception. */
-
-static int
-add_scalar(Buffer *buffer, PyObject *value)
-{
-    unsigned char body[16];
-    size_t length, i;
-    int64_t word;
-    char *at;
-
-    if (value == Py_None || PyBool_Check(value)) {
-        body[0] = value == Py_None ? 'N' : value == Py_True ? 0x88 : 0x89;
-        length = 1;
-    }
-    else if (PyLong_CheckExact(value)) {
-        if (!word_of(value, &word))
-            return 0;
-        length = int_opcodes(word, body);
-    }
-    else if (PyFloat_CheckExact(value)) {
-        double number = PyFloat_AS_DOUBLE(value);
-        uint64_t bits;
-        memcpy(&bits, &number, sizeof bits);
-        body[0] = 'G';
-        for (i = 0; i < 8; i++)
-            body[1 + i] = (unsigned char)(bits >> (56 - 8 * i));
-        length = 9;
-    }
-    else {
-        return 0;
-    }
-    at = more(buffer, length);
-    if (at == NULL)
-        return -1;
-    memcpy(at, body, length);
-    return 1;
-}
-
-static int
-add_text(Buffer *buffer, PyObject *value, Memo *memo)
-{
-    Py_ssize_t size;
-    const char *data;
-    char *at;
-
-    if (PyBytes_CheckExact(value)) {
-        data = PyBytes_AS_STRING(value);
-        size = PyBytes_GET_SIZE(value);
-    }
-    else {
-#if PY_VERSION_HEX < 0x030C0000
-        if (PyUnicode_READY(value) < 0)
-            return -1;
-#endif
-        if (!PyUnicode_IS_ASCII(value)) /* a text that cannot be encoded is not ASCII either */
-            return 0;
-        data = (const char *)PyUnicode_1BYTE_DATA(value);
-        size = PyUnicode_GET_LENGTH(value);
-    }
-    if (size > SHORT_MAX)
-        return 0;
-    at = more(buffer, 2 + size);
-    if (at == NULL)
-        return -1;
-    at[0] = (char)(PyBytes_CheckExact(value) ? 'C' : 0x8c);
-    at[1] = (char)size;
-    memcpy(at + 2, data, size);
-    return memoize(buffer, value, memo);
-}
-
-static int
-add_opcodes(Buffer *buffer, PyObject *value, Memo *memo, int depth)
-{
-    Py_ssize_t size, i;
-    char *at;
-    int result = 1;
-
-    if (PyUnicode_CheckExact(value) || PyBytes_CheckExact(value) || PyTuple_CheckExact(value)) {
-        for (i = 0; i < memo->count; i++)
-            if (memo->met[i] == value) {
-                at = more(buffer, 2);
-                if (at == NULL)
-                    return -1;
-                at[0] = 'h';
-                at[1] = (char)i;
-                return 1;
-            }
-    }
-    if (PyUnicode_CheckExact(value) || PyBytes_CheckExact(value))
-        return add_text(buffer, value, memo);
-    if (!PyTuple_CheckExact(value))
-        return add_scalar(buffer, value);
-    size = PyTuple_GET_SIZE(value);
-    if (size > MEMBERS_MAX || depth == DEPTH_MAX)
-        return 0;
-    if (size > 3) {
-        at = more(buffer, 1);
-        if (at == NULL)
-            return -1;
-        at[0] = '(';
-    }
-    for (i = 0; result > 0 && i < size; i++)
-        result = add_opcodes(buffer, PyTuple_GET_ITEM(value, i), memo, depth + 1);
-    if (result <= 0)
-        return result;
-    at = more(buffer, 1);
-    if (at == NULL)
-        return -1;
-    at[0] = (char)(size == 0 ? ')' : size > 3 ? 't' : 0x84 + size); /* 0x85 is a tuple of one */
-    return size ? memoize(buffer, value, memo) : 1;
-}
-
-/* Add the pickle of a value: 1, 0 if it is not plain, -1 with an exception. */
-static int
-add_pickle(Buffer *buffer, PyObject *value)
-{
-    size_t begin = buffer->length, length, i;
-    Memo memo = {.count = 0};
-    char *at = more(buffer, HEAD_BYTES);
-    int result;
-
-    if (at == NULL)
-        return -1;
-    result = add_opcodes(buffer, value, &memo, 0);
-    if (result <= 0)
-        return result;
-    at = more(buffer, 1);
-    if (at == NULL)
-        return -1;
-    at[0] = '.';
-    length = buffer->length - begin - HEAD_BYTES;
-    if (length > FRAME_MAX)
-        return 0;
-    at = buffer->data + begin;
-    at[0] = (char)0x80;
-    at[1] = PROTOCOL;
-    if (length < FRAME_MIN) { /* it has no frame */
-        memmove(at + 2, at + HEAD_BYTES, length);
-        buffer->length -= HEAD_BYTES - 2;
-        return 1;
-    }
-    at[2] = (char)0x95;
-    for (i = 0; i < 8; i++)
-        at[3 + i] = (char)((uint64_t)length >> (8 * i));
-    return 1;
-}
 
 /* Add a row: 1, 0 if it is not plain, -1 with an exception. */
 static int
@@ -406,11 +137,258 @@ row_buffers(PyObject *module, PyObject *rows)
 
 #include "headers/cold.h"
 
+/* Packed rows (`engine.cuts.packed`) as columns. Both of these let other threads have the interpreter meanwhile: they
+ * read nothing but bytes. The twins are in `checkpoint.cuts.packed`. */
+
+typedef struct {
+    PyObject *held; /* the chunks, as a tuple */
+    uint32_t count;
+} Chunks;
+
+static inline const char *
+chunk_at(const Chunks *chunks, uint32_t number, size_t *bytes)
+{
+    PyObject *chunk = PyTuple_GET_ITEM(chunks->held, number);
+
+    *bytes = (size_t)PyBytes_GET_SIZE(chunk);
+    return PyBytes_AS_STRING(chunk);
+}
+
+/* Read the head of a record: how many bytes the record has, 0 if they are not all there. */
+static inline size_t
+head_at(const char *data, size_t bytes, size_t offset, RecordHead *head)
+{
+    size_t whole;
+
+    if (offset > bytes || bytes - offset < sizeof *head)
+        return 0;
+    memcpy(head, data + offset, sizeof *head);
+    whole = sizeof *head + (size_t)head->key_bytes + head->payload_bytes;
+    return bytes - offset < whole ? 0 : whole;
+}
+
+static int
+hold_chunks(const char *function, PyObject *list, Chunks *chunks)
+{
+    Py_ssize_t i;
+
+    chunks->held = PyList_AsTuple(list);
+    if (chunks->held == NULL)
+        return -1;
+    chunks->count = (uint32_t)PyTuple_GET_SIZE(chunks->held);
+    for (i = 0; i < PyTuple_GET_SIZE(chunks->held); i++)
+        if (!PyBytes_CheckExact(PyTuple_GET_ITEM(chunks->held, i))
+            || PyBytes_GET_SIZE(PyTuple_GET_ITEM(chunks->held, i)) > INT32_MAX
+            || PyTuple_GET_SIZE(chunks->held) > INT32_MAX) {
+            PyErr_Format(PyExc_TypeError, "%s: argument 1 (`chunks`) must hold bytes at %zd, got %.100s",
+                         function, i, Py_TYPE(PyTuple_GET_ITEM(chunks->held, i))->tp_name);
+            Py_CLEAR(chunks->held);
+            return -1;
+        }
+    return 0;
+}
+
+static PyObject *
+damaged(const char *function)
+{
+    PyErr_Format(PyExc_ValueError, "%s: the chunks are no packed rows", function);
+    return NULL;
+}
+
+/* Where all records are, by hash, and those of one hash in their order. `words` has room for three numbers each.
+ * 0, or -1 if the records are not whole. */
+static int
+ordered_records(const Chunks *chunks, size_t count, uint64_t *places, uint64_t *words)
+{
+    size_t row = 0, bytes, offset, whole, i;
+    uint64_t *found = words + 2 * count;
+    RecordHead head;
+    uint32_t number;
+
+    for (number = 0; number < chunks->count; number++) {
+        const char *data = chunk_at(chunks, number, &bytes);
+        for (offset = 0; offset < bytes; offset += whole, row++) {
+            whole = head_at(data, bytes, offset, &head);
+            if (!whole || row == count)
+                return -1;
+            words[row] = (uint64_t)((int64_t)head.hash - INT32_MIN) << 32 | row;
+            found[row] = (uint64_t)number << 32 | offset;
+        }
+    }
+    if (row != count)
+        return -1;
+    sort_by_upper(words, words + count, count);
+    for (i = 0; i < count; i++)
+        places[i] = found[words[i] & UINT32_MAX];
+    return 0;
+}
+
+/* packed_order(chunks, count) -> bytes */
+static PyObject *
+packed_order(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    static const Parameter parameters[] = {{"chunks", A_LIST}, {"count", AN_INT}};
+    PyObject *order = NULL;
+    uint64_t *words;
+    Py_ssize_t count;
+    Chunks chunks;
+    int failed;
+
+    if (CHECK_ARGUMENTS("packed_order", parameters))
+        return NULL;
+    count = natural_argument("packed_order", 1, "count", args[1]);
+    if (count < 0 || hold_chunks("packed_order", args[0], &chunks))
+        return NULL;
+    words = count > INT32_MAX ? NULL : PyMem_Malloc(3 * (size_t)count * sizeof *words);
+    order = words == NULL ? PyErr_NoMemory()
+                          : PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof *words);
+    if (order != NULL) {
+        uint64_t *places = (uint64_t *)PyBytes_AS_STRING(order);
+        Py_BEGIN_ALLOW_THREADS
+        failed = ordered_records(&chunks, (size_t)count, places, words);
+        Py_END_ALLOW_THREADS
+        if (failed) {
+            Py_CLEAR(order);
+            damaged("packed_order");
+        }
+    }
+    PyMem_Free(words);
+    Py_DECREF(chunks.held);
+    return order;
+}
+
+enum { PACKED_HASHES, PACKED_KEY_ENDS, PACKED_KEYS, PACKED_TIMES, PACKED_FRONTS, PACKED_ENDS, PACKED_PAYLOADS,
+       PACKED_COLUMNS };
+
+/* The bytes of the keys and of the payloads of some records: 0, or -1 if there are no such records. */
+static int
+sizes_of(const Chunks *chunks, const uint64_t *places, size_t count, size_t *keys, size_t *payloads)
+{
+    size_t bytes, i;
+    RecordHead head;
+
+    *keys = *payloads = 0;
+    for (i = 0; i < count; i++) {
+        const char *data;
+        if (i + AT_ONCE < count && places[i + AT_ONCE] >> 32 < chunks->count) {
+            data = chunk_at(chunks, (uint32_t)(places[i + AT_ONCE] >> 32), &bytes);
+            FETCH(data + (places[i + AT_ONCE] & UINT32_MAX));
+        }
+        if (places[i] >> 32 >= chunks->count)
+            return -1;
+        data = chunk_at(chunks, (uint32_t)(places[i] >> 32), &bytes);
+        if (!head_at(data, bytes, places[i] & UINT32_MAX, &head))
+            return -1;
+        *keys += head.key_bytes;
+        *payloads += head.payload_bytes;
+    }
+    return *keys > INT32_MAX || *payloads > INT32_MAX ? -1 : 0;
+}
+
+static void
+fill_columns(const Chunks *chunks, const uint64_t *places, size_t count, char *const *columns)
+{
+    int64_t *hashes = (int64_t *)columns[PACKED_HASHES], *times = (int64_t *)columns[PACKED_TIMES];
+    int64_t *fronts = (int64_t *)columns[PACKED_FRONTS];
+    int32_t *key_ends = (int32_t *)columns[PACKED_KEY_ENDS], *ends = (int32_t *)columns[PACKED_ENDS];
+    size_t keys = 0, payloads = 0, bytes, i;
+    RecordHead head;
+
+    key_ends[0] = ends[0] = 0;
+    for (i = 0; i < count; i++) {
+        size_t offset = places[i] & UINT32_MAX;
+        const char *data = chunk_at(chunks, (uint32_t)(places[i] >> 32), &bytes);
+        memcpy(&head, data + offset, sizeof head);
+        data += offset + sizeof head;
+        hashes[i] = head.hash;
+        times[i] = head.time;
+        fronts[i] = head.front;
+        memcpy(columns[PACKED_KEYS] + keys, data, head.key_bytes);
+        memcpy(columns[PACKED_PAYLOADS] + payloads, data + head.key_bytes, head.payload_bytes);
+        key_ends[i + 1] = (int32_t)(keys += head.key_bytes);
+        ends[i + 1] = (int32_t)(payloads += head.payload_bytes);
+    }
+}
+
+/* Columns for so many records, as bytes in a tuple, and where they begin; NULL with an exception. */
+static PyObject *
+new_columns(size_t count, size_t keys, size_t payloads, char **columns)
+{
+    const size_t sizes[PACKED_COLUMNS] = {8 * count, 4 * (count + 1), keys, 8 * count,
+                                          8 * count, 4 * (count + 1), payloads};
+    PyObject *made = PyTuple_New(PACKED_COLUMNS);
+    int i;
+
+    for (i = 0; made != NULL && i < PACKED_COLUMNS; i++) {
+        PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)sizes[i]);
+        if (bytes == NULL) {
+            Py_CLEAR(made);
+        }
+        else {
+            PyTuple_SET_ITEM(made, i, bytes);
+            columns[i] = PyBytes_AS_STRING(bytes);
+        }
+    }
+    return made;
+}
+
+/* packed_columns(chunks, order, begin, end)
+ * -> (hashes, key offsets, keys, times, fronts, payload offsets, payloads) */
+static PyObject *
+packed_columns(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    static const Parameter parameters[]
+        = {{"chunks", A_LIST}, {"order", ANYTHING}, {"begin", AN_INT}, {"end", AN_INT}};
+    PyObject *made = NULL;
+    char *columns[PACKED_COLUMNS];
+    Py_ssize_t begin, end;
+    size_t keys, payloads, count;
+    const uint64_t *places;
+    Chunks chunks;
+    int failed;
+
+    if (CHECK_ARGUMENTS("packed_columns", parameters))
+        return NULL;
+    if (!PyBytes_CheckExact(args[1])) {
+        wrong_argument("packed_columns", 1, "order", "bytes", args[1]);
+        return NULL;
+    }
+    begin = natural_argument("packed_columns", 2, "begin", args[2]);
+    end = begin < 0 ? -1 : natural_argument("packed_columns", 3, "end", args[3]);
+    if (end < 0)
+        return NULL;
+    if (begin > end || end > PyBytes_GET_SIZE(args[1]) / (Py_ssize_t)sizeof *places) {
+        PyErr_Format(PyExc_ValueError, "packed_columns: rows %zd to %zd of %zd", begin, end,
+                     PyBytes_GET_SIZE(args[1]) / (Py_ssize_t)sizeof *places);
+        return NULL;
+    }
+    if (hold_chunks("packed_columns", args[0], &chunks))
+        return NULL;
+    places = (const uint64_t *)PyBytes_AS_STRING(args[1]) + begin;
+    count = (size_t)(end - begin);
+    Py_BEGIN_ALLOW_THREADS
+    failed = sizes_of(&chunks, places, count, &keys, &payloads);
+    Py_END_ALLOW_THREADS
+    if (failed)
+        damaged("packed_columns");
+    else
+        made = new_columns(count, keys, payloads, columns);
+    if (made != NULL) {
+        Py_BEGIN_ALLOW_THREADS
+        fill_columns(&chunks, places, count, columns);
+        Py_END_ALLOW_THREADS
+    }
+    Py_DECREF(chunks.held);
+    return made;
+}
+
 static PyMethodDef methods[] = {
     {"prepare", prepare, METH_O, NULL},
     {"row_buffers", row_buffers, METH_O, NULL},
     {"cold_buffers", cold_buffers, METH_O, NULL},
     FAST(cold_rows),
+    FAST(packed_order),
+    FAST(packed_columns),
     FAST(cold_places),
     {NULL, NULL, 0, NULL},
 };

@@ -882,6 +882,26 @@ failed:
     return NULL;
 }
 
+/* Note the row of a version: 0, or -1 with an exception. */
+static int
+note_version(const Known *known, Looked *looked, Bucket *bucket, PyObject *place, PyObject *value,
+             PyObject *operation)
+{
+    long long time, front;
+    int result = moment_in(place, &time, &front)
+                     ? 0
+                     : note_packed(looked, (PyObject *)bucket, bucket->key, time, front, value);
+
+    if (!result) {
+        PyObject *moment = unseen(PyTuple_GetSlice(place, 0, 2));
+        result = note_row(looked, (PyObject *)bucket,
+                          moment == NULL ? NULL
+                                         : row_of(known->row, operation, bucket->key, moment, value));
+        Py_XDECREF(moment);
+    }
+    return result < 0 ? -1 : 0;
+}
+
 /* Look at a bucket that is short: 0, or -1 with an exception. */
 static int
 look_at_short(const Known *known, Bucket *bucket, PyObject *const *args, Looked *looked)
@@ -892,19 +912,19 @@ look_at_short(const Known *known, Bucket *bucket, PyObject *const *args, Looked 
     if (before == 0)
         before = PyList_Append(looked->going_on, (PyObject *)bucket) ? -1 : 0;
     else if (before > 0 && (before = is_before(place, args[2])) == 0)
-        before = note_row(looked, (PyObject *)bucket,
-                          row_of(known->row, args[4], bucket->key, place, bucket->value));
+        before = note_version(known, looked, bucket, place, bucket->value, args[4]);
     Py_XDECREF(place);
     return before < 0 ? -1 : 0;
 }
 
-/* last_versions(given, moment, since, writes, operation) -> (found, rows, going on, others) */
+/* last_versions(given, moment, since, writes, operation, packs)
+ * -> (found, rows, going on, others, packed, how many of them) */
 static PyObject *
 last_versions(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
     static const Parameter parameters[] = {
         {"given", A_LIST},   {"moment", A_MOMENT},     {"since", A_MOMENT},
-        {"writes", A_TUPLE}, {"operation", ANYTHING},
+        {"writes", A_TUPLE}, {"operation", ANYTHING},  {"packs", A_BOOL},
     };
     const Known *known = known_of(module);
     PyObject *given, *moment, *since, *writes, *buckets[AHEAD];
@@ -916,7 +936,7 @@ last_versions(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     if (known->row == NULL)
         return unprepared("last_versions");
     given = args[0], moment = args[1], since = args[2], writes = args[3];
-    if (begin_looked(&looked))
+    if (begin_looked(&looked, args[5]))
         return NULL;
     while (position < PyList_GET_SIZE(given)) {
         int count = take_buckets(known, given, position, buckets), i;
@@ -925,7 +945,7 @@ last_versions(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         position += count;
         for (i = 0; i < count; i++) {
             Bucket *bucket = (Bucket *)buckets[i];
-            PyObject *entries = bucket->entries, *row, *last;
+            PyObject *entries = bucket->entries, *last;
             Py_ssize_t final;
             int result, before = 0;
             if (bucket->is_short && !PyDict_GET_SIZE(bucket->aborts)) {
@@ -950,15 +970,8 @@ last_versions(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
                 continue;
             if (result < 0 || before < 0)
                 goto failed;
-            if (result) {
-                PyObject *place = unseen(PyTuple_GetSlice(PLACE(last), 0, 2));
-                row = place == NULL ? NULL : row_of(known->row, args[4], bucket->key, place, VALUE(last));
-                Py_XDECREF(place);
-            }
-            else {
-                row = Py_NewRef(Py_None);
-            }
-            if (note_row(&looked, buckets[i], row))
+            if (result ? note_version(known, &looked, bucket, PLACE(last), VALUE(last), args[4])
+                       : note_row(&looked, buckets[i], Py_NewRef(Py_None)))
                 goto failed;
         }
     }

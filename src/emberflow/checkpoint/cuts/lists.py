@@ -193,6 +193,8 @@ class SavedLists:
         self._stored: dict[tuple[str, Any], Stored] = {}
         self._pending_cut: int | None = None
         self._pending: dict[tuple[str, Any], tuple[List, ...]] = {}
+        #: Steps that may have lists in the chain.
+        self._steps: set[str] = set()
 
     def begin(self, cut: int, base: int | None) -> None:
         """A part of this cut is about to be written; its chain continues the cut ``base``."""
@@ -200,10 +202,12 @@ class SavedLists:
             for bucket, lists in self._pending.items():
                 if lists:
                     self._stored[bucket] = (base, lists)
+                    self._steps.add(bucket[0])
                 else:
                     self._stored.pop(bucket, None)
         elif base is None or base != self._cut:
-            self._stored = {}  # a full cut, or a base that this worker did not write
+            # A full cut, or a base that this worker did not write.
+            self._stored, self._steps = {}, set()
         self._cut = base
         self._pending_cut = cut
         self._pending = {}
@@ -211,7 +215,7 @@ class SavedLists:
     def begin_restore(self, cut: int) -> None:
         """The rows of this cut are about to be restored."""
         self._cut = cut
-        self._stored = {}
+        self._stored, self._steps = {}, set()
         self._pending_cut = None
         self._pending = {}
 
@@ -219,6 +223,10 @@ class SavedLists:
     def is_empty(self) -> bool:
         """Whether the chain holds no lists at all."""
         return not self._stored
+
+    def may_have(self, operation: str) -> bool:
+        """Whether the chain may hold lists of this step."""
+        return operation in self._steps
 
     def stored(self, operation: str, key: Any) -> Stored | None:
         return self._stored.get((operation, key)) if self._stored else None
@@ -230,3 +238,4 @@ class SavedLists:
     def restored(self, operation: str, key: Any, cut: int, lists: list[List]) -> None:
         if lists:
             self._stored[operation, key] = (cut, tuple(lists[:LISTS_MAX]))
+            self._steps.add(operation)

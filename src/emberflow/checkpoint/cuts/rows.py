@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from emberflow.engine.cuts.cut import Row, Scheduled
+from emberflow.engine.cuts.packed import PackedRows
 from emberflow.values.item import Place
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "SCHEDULED",
     "STATE",
     "Chunk",
+    "PackedRows",
     "Row",
     "RowColumns",
     "Writable",
@@ -57,7 +59,7 @@ class RowColumns(NamedTuple):
 
 
 #: What is written at once: some rows.
-Chunk: TypeAlias = Sequence[Writable] | RowColumns
+Chunk: TypeAlias = Sequence[Writable] | RowColumns | PackedRows
 
 BUCKET = "bucket"
 SCHEDULED = "scheduled"

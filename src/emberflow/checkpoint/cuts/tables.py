@@ -54,7 +54,8 @@ from emberflow.checkpoint.cuts.lists import (
     has_lists,
     unpickled,
 )
-from emberflow.checkpoint.cuts.rows import Chunk, Row, RowColumns, Writable
+from emberflow.checkpoint.cuts.packed import packed_columns, packed_order
+from emberflow.checkpoint.cuts.rows import Chunk, PackedRows, Row, RowColumns, Writable
 from emberflow.checkpoint.errors import CheckpointError, DamagedCutError, UntrustedFileError
 from emberflow.errors import shortened
 from emberflow.values.item import Place
@@ -135,6 +136,9 @@ class PartWriter:
         self._pickler = PayloadPickler()
         self._batches: list[pa.RecordBatch] = []
         self._batched_bytes = 0
+        #: Packed rows by step, and how many bytes they have.
+        self._packed: dict[str, list[PackedRows]] = {}
+        self._packed_bytes = 0
         self._runs: list[int] = []
         self._rows, self._low, self._high = 0, 2**31, -(2**31) - 1
         # The bucket whose rows are coming.
@@ -146,6 +150,11 @@ class PartWriter:
     def add(self, chunk: Chunk) -> None:
         if not chunk:
             return
+        if isinstance(chunk, PackedRows):
+            if not self._lists.may_have(chunk.operation):
+                self._add_packed(chunk)
+                return
+            chunk = list(chunk)  # a bucket that had lists, and has none any more
         if self._batched_bytes >= self._run_bytes and (
             isinstance(chunk, RowColumns) or not self._is_current(chunk[0])
         ):
@@ -158,10 +167,57 @@ class PartWriter:
         batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
         self._batches.append(batch)
         self._batched_bytes += batch.nbytes
+        self._count(batch)
+
+    def _count(self, batch: pa.RecordBatch) -> None:
         self._rows += batch.num_rows
         hashes = pc.min_max(batch.column(1))
         self._low = min(self._low, hashes["min"].as_py())
         self._high = max(self._high, hashes["max"].as_py())
+
+    def _add_packed(self, chunk: PackedRows) -> None:
+        self._packed.setdefault(chunk.operation, []).append(chunk)
+        self._packed_bytes += len(chunk.data)
+        if self._packed_bytes >= self._run_bytes:
+            self._write_packed()
+
+    def _write_packed(self) -> None:
+        """Write a run of the packed rows of each step. Each row is a bucket."""
+        packed, self._packed, self._packed_bytes = self._packed, {}, 0
+        for operation, chunks in packed.items():
+            data = [chunk.data for chunk in chunks]
+            rows = sum(map(len, chunks))
+            self._pause()
+            order = packed_order(data, rows)
+            each = self._rows_of_a_group(rows, sum(map(len, data)))
+            for begin in range(0, rows, each):
+                self._pause()
+                end = min(begin + each, rows)
+                columns = self._packed_arrays(
+                    operation, end - begin, packed_columns(data, order, begin, end)
+                )
+                batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+                self._count(batch)
+                self._writer.write_table(pa.Table.from_batches([batch]), row_group_size=each)
+            self._runs.append(-(-rows // each))
+
+    def _rows_of_a_group(self, rows: int, data_bytes: int) -> int:
+        return max(1, min(_GROUP_ROWS_MAX, rows * self._group_bytes // max(1, data_bytes)))
+
+    def _packed_arrays(
+        self, operation: str, count: int, columns: tuple[bytes, ...]
+    ) -> list[pa.Array]:
+        hashes, key_ends, keys, times, fronts, ends, payloads = map(pa.py_buffer, columns)
+        return [
+            pa.repeat(strings([operation])[0], count),
+            pa.Array.from_buffers(pa.int64(), count, [None, hashes]),
+            pa.Array.from_buffers(pa.binary(), count, [None, key_ends, keys]),
+            pa.Array.from_buffers(pa.int64(), count, [None, times]),
+            pa.Array.from_buffers(pa.int64(), count, [None, fronts]),
+            _no_child_ids(count),
+            pa.Array.from_buffers(pa.binary(), count, [None, ends, payloads]),
+            pa.nulls(count, pa.int64()),
+        ]
 
     def _encoded_columns(self, chunk: RowColumns) -> list[pa.Array]:
         """The columns of rows that have been encoded before."""
@@ -170,14 +226,13 @@ class PartWriter:
         self._pickler.begin_bucket(())
         count = len(chunk.keys)
         hashes, times, fronts = map(int64s, (chunk.hashes, chunk.times, chunk.fronts))
-        no_ids = pa.py_buffer(bytes(4 * (count + 1)))
         return [
             pa.repeat(strings([chunk.operation])[0], count),
             hashes,
             chunk.keys,
             times,
             fronts,
-            pa.Array.from_buffers(_CHILD_IDS, count, [None, no_ids], children=[ints([])]),
+            _no_child_ids(count),
             chunk.payloads,
             pa.nulls(count, pa.int64()),
         ]
@@ -273,6 +328,8 @@ class PartWriter:
         self._end_bucket()
         if self._batches:
             self._write_run()
+        if self._packed:
+            self._write_packed()
         self._writer.add_key_value_metadata({_RUNS: ",".join(map(str, self._runs)).encode()})
         self._writer.close()
         return Summary(self._rows, self._low, self._high)
@@ -316,7 +373,7 @@ class PartWriter:
         self._batches = []
         rows = table.num_rows
         order = _order_of(table)
-        each = max(1, min(_GROUP_ROWS_MAX, rows * self._group_bytes // max(1, self._batched_bytes)))
+        each = self._rows_of_a_group(rows, self._batched_bytes)
         groups = 0
         for start in range(0, rows, each):
             self._pause()
@@ -325,6 +382,11 @@ class PartWriter:
         self._pause()
         self._runs.append(groups)
         self._batched_bytes = 0
+
+
+def _no_child_ids(count: int) -> pa.Array:
+    offsets = pa.py_buffer(bytes(4 * (count + 1)))
+    return pa.Array.from_buffers(_CHILD_IDS, count, [None, offsets], children=[ints([])])
 
 
 def _order_of(table: pa.Table) -> pa.Array:

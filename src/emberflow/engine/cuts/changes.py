@@ -27,9 +27,9 @@ at every bucket.
 from __future__ import annotations
 
 from itertools import chain
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from emberflow.engine.cuts.noted import SETS, fresh, popped
+from emberflow.engine.cuts.noted import fresh, no_addresses
 from emberflow.engine.messages import Moment
 
 B = TypeVar("B")
@@ -41,36 +41,51 @@ _LET_GO = 2
 class Changes(Generic[B]):
     """Buckets by their identity. A bucket that is noted is kept alive, so no other gets its identity."""
 
-    __slots__ = ("_ahead", "_captured", "_noted", "_seen", "_settled", "begun", "since")
+    __slots__ = (
+        "_ahead",
+        "_captured",
+        "_noted",
+        "_noted_in",
+        "_outdated",
+        "_seen",
+        "_settled",
+        "begun",
+        "since",
+    )
 
     def __init__(self, since: Moment) -> None:
         #: All buckets that changed at or after this are touched or noted.
         self.since = since
-        self._noted: dict[int, B] = {}
+        self._noted: list[B] = []
+        #: The same as sets of their identities.
+        self._noted_in = no_addresses()
         #: Those of which the last cut has rows, as the capture found them.
         self._captured: list[list[B]] = []
         #: The same of a cut that is committed. They are let go a few at a time.
         self._settled: list[list[B]] = []
         #: The buckets that the capture under way has still to look at.
-        self._ahead: list[dict[int, B] | list[B]] = []
-        self._seen: list[set[int]] = []
+        self._ahead: list[list[B]] = []
+        self._seen: list[Any] = []
+        #: Sets of earlier captures. They are let go one at a time.
+        self._outdated: list[Any] = []
         #: The moment of the last cut that has begun, whether it is committed or not.
         self.begun = since
 
     def note(self, bucket: B) -> None:
-        self._noted[id(bucket)] = bucket
+        self._noted += fresh([bucket], self._noted_in)
 
     def note_all(self, buckets: list[B]) -> None:
         """Note buckets that a trim takes and whose first item is below the last cut that has begun."""
-        self._noted.update(zip(map(id, buckets), buckets, strict=True))
+        self._noted += fresh(buckets, self._noted_in)
         self._let_go()
 
     def begin(self, moment: Moment, more: list[B]) -> None:
         """Begin a capture of all noted buckets, and of more. The one before may have been lost half way."""
         self.begun = moment
         self._ahead += [more, self._noted, *self._captured]
-        self._seen = [set() for _ in range(SETS)]
-        self._noted, self._captured = {}, []
+        self._outdated += [*self._seen, *self._noted_in]
+        self._seen, self._noted_in = no_addresses(), no_addresses()
+        self._noted, self._captured = [], []
 
     def ahead(self, most: int) -> list[B]:
         """The next buckets for the capture to look at, ``most`` at most, each once; none when it is over.
@@ -78,11 +93,8 @@ class Changes(Generic[B]):
         found: list[B] = []
         while self._ahead and len(found) < most:
             source, left = self._ahead[-1], most - len(found)
-            if isinstance(source, dict):
-                some = popped(source, left)
-            else:
-                some = source[-left:]
-                del source[-left:]
+            some = source[-left:]
+            del source[-left:]
             if not source:
                 self._ahead.pop()
             found += fresh(some, self._seen)
@@ -91,9 +103,10 @@ class Changes(Generic[B]):
 
     def _let_go(self) -> None:
         """Free some of what is not needed any more: all of it at once would take long."""
-        del self._settled[-_LET_GO:]
+        del self._settled[-_LET_GO:], self._outdated[-1:]
         if self._seen and not self._ahead:
-            self._seen.pop()
+            self._outdated += self._seen
+            self._seen = []
 
     @property
     def is_under_way(self) -> bool:
@@ -102,10 +115,7 @@ class Changes(Generic[B]):
 
     def all(self) -> list[B]:
         """All buckets that are noted, some of them more than once."""
-        noted = [*self._noted.values(), *chain.from_iterable(self._captured)]
-        for source in self._ahead:
-            noted += source.values() if isinstance(source, dict) else source
-        return noted
+        return [*self._noted, *chain.from_iterable([*self._captured, *self._ahead])]
 
     def unseen(self, buckets: list[B]) -> list[B]:
         """Those of these buckets that the capture under way has not looked at; from now on it has.

@@ -65,7 +65,6 @@ references and no copies. Which buckets have changed since ``since`` is known wi
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from emberflow.engine.messages import Moment
@@ -103,9 +102,12 @@ class Scheduled(NamedTuple):
 
 
 class KeptRows(Protocol):
-    """Rows of one step that are out of memory (`machines.cold`), as of one moment: whatever happens to them
-    later, these stay. So whoever writes a cut may read them in a thread of its own.
+    """Rows of one step as of one moment, which are out of memory (`machines.cold`) or packed (`cuts.packed`):
+    whatever happens to them later, these stay. So whoever writes a cut may read them in a thread of its own.
     """
+
+    #: How many buckets a capture has looked at to get them; 0 if they are out of memory.
+    looks: int = 0
 
     def __iter__(self) -> Iterator[Row]: ...
 
@@ -120,7 +122,7 @@ Saved = TypeVar("Saved", Row, Scheduled)
 
 
 def rows_in(content: Iterable[Row | KeptRows | None]) -> Iterator[Row]:
-    """The rows of a capture, also those that are out of memory, one by one."""
+    """The rows of a capture, also those that are out of memory or packed, one by one."""
     for each in content:
         if isinstance(each, Row):
             yield each
@@ -146,8 +148,9 @@ class Capture:
         self._rows: Iterator[Content | None] | None = rows
 
     def next(self, limit: int) -> list[Content] | None:
-        """The rows of the next buckets and scheduled items, ``limit`` at most; None when there are no
-        more. All rows that a machine has out of memory are one of them.
+        """The rows of the next buckets and scheduled items, of ``limit`` buckets at most, or a few hundred more;
+        None when there are no more. All rows that a machine has out of memory are one object, and so are rows that
+        are packed.
 
         The list may be empty, and a bucket may give several rows.
         """
@@ -157,11 +160,18 @@ class Capture:
             )
         if self.done:
             return None
-        looked_at = list(islice(self._rows, limit))
-        if not looked_at:
-            self.done = True
-            return None
-        return [row for row in looked_at if row is not None]
+        found: list[Content] = []
+        for row in self._rows:
+            if row is None or isinstance(row, tuple):
+                limit -= 1
+            else:
+                limit -= row.looks
+            if row is not None:
+                found.append(row)
+            if limit <= 0:
+                return found
+        self.done = True
+        return found or None
 
     def give_up(self) -> None:
         self.done = True

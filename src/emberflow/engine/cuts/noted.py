@@ -1,8 +1,8 @@
-"""The loops of a capture over the buckets that may have changed (`changes`), compiled in C.
+"""Which buckets a capture has seen, and which are noted (`changes`), compiled in C.
 
 What is guaranteed: both give the same objects in the same order.
 
-Which objects were seen is known by their numbers (``id``), in some sets and not in one: a set doubles when it is
+Which objects are in is known by their numbers (``id``), in some sets and not in one: a set doubles when it is
 full, and with a million numbers that takes longer than a capture may in one go. The sets get unequal parts, so
 that they are full at different times.
 """
@@ -22,7 +22,7 @@ def _set_of(number: int) -> int:
     return max(number >> 6 & SETS - 1, number >> 12 & SETS - 1)
 
 
-def _fresh(objects: list[Any], sets: list[set[int]]) -> list[Any]:
+def _fresh(objects: list[Any], sets: list[Any]) -> list[Any]:
     """Those whose ``id`` is in none of the sets, each once. From now on it is."""
     found = []
     for each in objects:
@@ -34,12 +34,14 @@ def _fresh(objects: list[Any], sets: list[set[int]]) -> list[Any]:
     return found
 
 
-def _popped(values: dict[int, Any], most: int) -> list[Any]:
-    """Take the last values out of a dict, ``most`` at most."""
-    return [values.popitem()[1] for _ in range(min(most, len(values)))]
-
-
+#: A set of numbers.
+Addresses: Any
 if native.loops is None:
-    fresh, popped = _fresh, _popped
+    fresh, Addresses = _fresh, set
 else:
-    fresh, popped = native.loops.fresh, native.loops.popped
+    fresh, Addresses = native.loops.fresh, native.loops.Addresses
+
+
+def no_addresses() -> list[Any]:
+    """Sets with nothing in them."""
+    return [Addresses() for _ in range(SETS)]

@@ -234,11 +234,13 @@ def _last_versions(
     since: Moment,
     writes: tuple[bool, ...],
     operation: str,
-) -> tuple[list[StateBucket], list[Row], list[StateBucket], list[StateBucket]]:
+    packs: bool,
+) -> tuple[list[StateBucket], list[Row], list[StateBucket], list[StateBucket], bytes, int]:
     """The rows of the last versions below a moment, where these count and are not below ``since``.
 
-    Returns the buckets that have one, and the rows; the buckets that go on beyond the moment; and the
-    buckets that are not so simple, or whose key is of a rare type.
+    Returns the buckets that have one, and the rows; the buckets that go on beyond the moment; the buckets
+    that are not so simple, or whose key is of a rare type; and, if it ``packs``, what is compiled packs the rows
+    that are plain (`cuts.packed`), and tells how many they are.
     """
     found: list[StateBucket] = []
     rows: list[Row] = []
@@ -261,7 +263,7 @@ def _last_versions(
             last = entries[final - 1]
             found.append(bucket)
             rows.append(Row(operation, key_hash(bucket.key), bucket.key, last[0][:2], last[6]))
-    return found, rows, going_on, others
+    return found, rows, going_on, others, b"", 0
 
 
 def settled(entry: AccessEntry) -> AccessEntry:

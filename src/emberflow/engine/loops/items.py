@@ -227,13 +227,15 @@ def _last_accumulators(
     operation: str,
     absent: type,
     restored: Any,
-) -> tuple[list[list[Any]], list[Row], list[list[Any]], list[list[Any]]]:
+    packs: bool,
+) -> tuple[list[list[Any]], list[Row], list[list[Any]], list[list[Any]], bytes, int]:
     """The rows of the last versions of keys below a moment, where these are not below ``since``. Of their
     places they have the global time.
 
     ``restored`` is the type of what stands for the mapped item of a version that was restored. Returns
-    the buckets that have a row, and the rows; the buckets that go on beyond the moment; and the buckets
-    that are not so simple: without an accumulator, or with a key of a rare type.
+    the buckets that have a row, and the rows; the buckets that go on beyond the moment; the buckets
+    that are not so simple: without an accumulator, or with a key of a rare type; and, if it ``packs``, what is
+    compiled packs the rows that are plain (`cuts.packed`), and tells how many they are.
     """
     found: list[list[Any]] = []
     rows: list[Row] = []
@@ -258,7 +260,7 @@ def _last_accumulators(
             continue
         found.append(versions)
         rows.append(Row(operation, key_hash(key), key, place[:2], accumulator))
-    return found, rows, going_on, others
+    return found, rows, going_on, others, b"", 0
 
 
 def _sort_by_place(items: list[FlatItem]) -> bool:

@@ -157,6 +157,8 @@ class RowsInMemory:
 class _Kept(list[Row]):
     """Rows in memory, as they are."""
 
+    looks = 0
+
     def as_written(self) -> Iterable[list[Row]]:
         return [self]
 
@@ -260,7 +262,7 @@ class Cooling(Trimmed[B]):
             bound = min(bound, changes.begun)
         self._looked_up_to, given = loops.some_values(buckets, self._looked_up_to, looks)
         settled = [bucket for bucket in given if self.is_settled(bucket)]
-        found, rows, going_on, others = self.looked_at(settled, bound, BEFORE_ALL)
+        found, rows, going_on, others, _, _ = self.looked_at(settled, bound, BEFORE_ALL)
         beyond = set(map(id, going_on))
         chosen = [row for row, bucket in zip(rows, found, strict=True) if id(bucket) not in beyond]
         for bucket in others:
@@ -290,19 +292,21 @@ class Cooling(Trimmed[B]):
 
     # Cuts.
 
-    def capture(self, moment: Moment, since: Moment) -> Iterator[Row | KeptRows | None]:
+    def capture(
+        self, moment: Moment, since: Moment, *, packs: bool = False
+    ) -> Iterator[Row | KeptRows | None]:
         changes = self.changes
         committed = BEFORE_ALL if self._committed is None else self._committed
         holds_all = changes is None or since < max(changes.since, committed) or since == BEFORE_ALL
         if not holds_all or self.cold is None:
-            return super().capture(moment, since)
+            return super().capture(moment, since, packs=packs)
         # What is in memory now, and what is not. A capture that was given up may have noted buckets that
         # went since, and perhaps came back as others, and so may trims.
         self.changes = None
         self.touched = list(filter(self.is_in_memory, self.touched))
         self.touched_earlier = list(filter(self.is_in_memory, self.touched_earlier))
         kept = self.cold.kept(self.operation, self._alive_at(moment, since), moment)
-        return chain(super().capture(moment, since), [kept])
+        return chain(super().capture(moment, since, packs=packs), [kept])
 
     def rows_at(self, moment: Moment) -> Iterator[Row]:
         return chain(super().rows_at(moment), self.all_cold(moment))

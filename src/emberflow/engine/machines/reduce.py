@@ -500,7 +500,7 @@ class ReduceMachine(Cooling[ReduceBucket]):
         return bool(versions) and versions[-1][0] >= moment
 
     def looked_at(
-        self, given: list[ReduceBucket], moment: Moment, since: Moment
+        self, given: list[ReduceBucket], moment: Moment, since: Moment, *, packs: bool = False
     ) -> Looked[ReduceBucket]:
         earlier = self._of_earlier_versions(given) if self._earlier else []
         if earlier:  # they are looked at one by one, because their keys are made by other functions
@@ -508,7 +508,7 @@ class ReduceMachine(Cooling[ReduceBucket]):
             given = [versions for versions in given if id(versions) not in known]
         looked = Looked(
             *loops.last_accumulators(
-                given, moment, since, self._key_of, self.operation, Absent, Restored
+                given, moment, since, self._key_of, self.operation, Absent, Restored, packs
             )
         )
         return looked._replace(others=[*looked.others, *earlier]) if earlier else looked

@@ -551,9 +551,9 @@ class AccessMachine(Cooling[StateBucket]):
         return [Row(self.operation, key_hash(bucket.key), bucket.key, entry[0][:2], entry[6])]
 
     def looked_at(
-        self, given: list[StateBucket], moment: Moment, since: Moment
+        self, given: list[StateBucket], moment: Moment, since: Moment, *, packs: bool = False
     ) -> Looked[StateBucket]:
-        return Looked(*last_versions(given, moment, since, self._writes, self.operation))
+        return Looked(*last_versions(given, moment, since, self._writes, self.operation, packs))
 
     def restore(self, moment: Moment, rows: Iterable[Row]) -> None:
         """Take over what a cut saved of the keys of this worker."""

@@ -46,6 +46,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from emberflow.engine.cuts.changes import Changes
 from emberflow.engine.cuts.cut import KeptRows, Row
+from emberflow.engine.cuts.packed import PackedRows
 from emberflow.engine.messages import BEFORE_ALL, Moment
 from emberflow.values.hashing import key_hash, owner
 from emberflow.values.item import FRONT_MIN, FlatItem, Place
@@ -53,7 +54,7 @@ from emberflow.values.owners import SLICES, Owners
 
 B = TypeVar("B")
 
-_NOTHING: list[Row | None] = [None]
+_NOTHING: list[Row | KeptRows | None] = [None]
 #: With fewer new items than this, a trim is not worth it.
 _ITEMS_MIN = 512
 #: Looks may be put off until so many items have come.
@@ -70,12 +71,15 @@ _SLOTS = 16
 
 class Looked(NamedTuple, Generic[B]):
     """What a capture finds in many buckets at once: the buckets of which a cut holds one row, and the
-    rows; the buckets that go on beyond the moment; and those that have to be looked at one by one."""
+    rows; the buckets that go on beyond the moment; those that have to be looked at one by one; and rows that
+    are packed, and how many they are, if plain rows are to be packed (`cuts.packed`)."""
 
     found: list[B]
     rows: list[Row]
     going_on: list[B]
     others: list[B]
+    packed: bytes = b""
+    packed_count: int = 0
 
 
 class Trimmed(Generic[B]):
@@ -100,7 +104,9 @@ class Trimmed(Generic[B]):
         #: and the capture has not passed on. They are no more than the cut holds, and refer to values that
         #: are in memory anyway.
         self._cut: tuple[Moment, Moment] = (BEFORE_ALL, BEFORE_ALL)
-        self._taken_by_trims: list[Row] = []
+        self._taken_by_trims: list[Row | KeptRows] = []
+        #: Whether that cut takes plain rows packed.
+        self._packs = False
         #: The number of items for which no trim has made looks yet; the worker counts them.
         self.items_since = 0
         self._trimmed_below = BEFORE_ALL
@@ -253,8 +259,11 @@ class Trimmed(Generic[B]):
         left = 0 if all_seen else max(0, self.items_since - looks)
         self.items_since = self._counted = left
 
-    def capture(self, moment: Moment, since: Moment) -> Iterator[Row | KeptRows | None]:
-        """The rows of a cut, bucket by bucket; None for a bucket that the cut does not need."""
+    def capture(
+        self, moment: Moment, since: Moment, *, packs: bool = False
+    ) -> Iterator[Row | KeptRows | None]:
+        """The rows of a cut, bucket by bucket; None for a bucket that the cut does not need. If it ``packs``,
+        many plain rows may be one of them."""
         if not self.kept:
             return iter(())
         changes = self.changes
@@ -264,6 +273,7 @@ class Trimmed(Generic[B]):
         else:
             changes.begin(moment, self.touched_earlier + self.touched)
         self._cut, self._taken_by_trims = (moment, self._alive_at(moment, since)), []
+        self._packs = packs
         return self._captured(changes)
 
     def _alive_at(self, moment: Moment, since: Moment) -> Moment:
@@ -272,7 +282,7 @@ class Trimmed(Generic[B]):
             since if self.expires is None else max(since, (moment[0] - self.expires + 1, FRONT_MIN))
         )
 
-    def _captured(self, changes: Changes[B]) -> Iterator[Row | None]:
+    def _captured(self, changes: Changes[B]) -> Iterator[Row | KeptRows | None]:
         while True:
             taken = self._taken(changes.ahead(self.captured_at_once), changes)
             taken += self._taken_by_trims
@@ -281,15 +291,21 @@ class Trimmed(Generic[B]):
                 return
             yield from taken
 
-    def _taken(self, given: list[B], changes: Changes[B]) -> list[Row | None]:
+    def _taken(self, given: list[B], changes: Changes[B]) -> list[Row | KeptRows | None]:
         """The rows of the cut under way in these buckets, all at once: as soon as this returns, any of
         them may be trimmed beyond its moment. All of them are noted by then, because the cut may be given
         up."""
         moment, since = self._cut
-        found, rows, going_on, others = self.looked_at(given, moment, since)
+        found, rows, going_on, others, packed, count = self.looked_at(
+            given, moment, since, packs=self._packs
+        )
         changes.note_all(going_on)
         changes.captured(found)
-        taken: list[Row | None] = [*rows, *repeat(None, len(given) - len(rows) - len(others))]
+        taken: list[Row | KeptRows | None] = (
+            [PackedRows(self.operation, packed, count)] if count else []
+        )
+        taken += rows
+        taken += repeat(None, len(given) - len(rows) - len(others) - count)
         for bucket in others:
             if self.goes_on(bucket, moment):
                 changes.note(bucket)
@@ -314,7 +330,9 @@ class Trimmed(Generic[B]):
         self.drop_left()
         return list(self.buckets.values())
 
-    def looked_at(self, given: list[B], moment: Moment, since: Moment) -> Looked[B]:
+    def looked_at(
+        self, given: list[B], moment: Moment, since: Moment, *, packs: bool = False
+    ) -> Looked[B]:
         """What a cut at this moment holds of many buckets, as far as it can be found quickly."""
         return Looked([], [], [], given)
 

@@ -132,7 +132,8 @@ class Retention:
             self._capture.give_up()
         # Each machine notes what changes from now on, not from when the capture comes to it.
         parts: list[Iterator[Content | None]] = [
-            machine.capture(moment, since) for machine in self._machines.stateful.values()
+            machine.capture(moment, since, packs=True)
+            for machine in self._machines.stateful.values()
         ]
         parts += [pending.capture(moment, since) for pending in self._machines.pending.values()]
         self._capture = Capture(moment, chain.from_iterable(parts))

@@ -13,7 +13,7 @@
 #include <Python.h>
 
 /* `native.INTERFACE` is the same number. */
-#define INTERFACE 11
+#define INTERFACE 12
 
 /* A function that takes its arguments as an array. */
 #define FAST(name) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, NULL}

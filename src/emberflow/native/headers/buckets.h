@@ -14,6 +14,7 @@
 #include "cut_rows.h"
 #include "hashing.h"
 #include "items.h"
+#include "packed.h"
 
 #define AHEAD 16
 
@@ -194,9 +195,12 @@ row_of(PyObject *type, PyObject *operation, PyObject *key, PyObject *place, PyOb
     return row;
 }
 
-/* What a cut finds in many buckets, all lists: see `trimming.Looked`. */
+/* What a cut finds in many buckets: see `trimming.Looked`. The first four are lists. */
 typedef struct {
     PyObject *found, *rows, *going_on, *others;
+    Buffer packed;
+    Py_ssize_t packed_count;
+    int packs; /* whether plain rows are to be packed */
 } Looked;
 
 static inline void
@@ -206,12 +210,14 @@ forget_looked(Looked *looked)
     Py_CLEAR(looked->rows);
     Py_CLEAR(looked->going_on);
     Py_CLEAR(looked->others);
+    PyMem_Free(looked->packed.data);
 }
 
 /* 0, or -1 with an exception. */
 static inline int
-begin_looked(Looked *looked)
+begin_looked(Looked *looked, PyObject *packs)
 {
+    *looked = (Looked){.packs = packs == Py_True};
     looked->found = PyList_New(0);
     looked->rows = PyList_New(0);
     looked->going_on = PyList_New(0);
@@ -239,11 +245,33 @@ note_row(Looked *looked, PyObject *bucket, PyObject *row)
     return failed ? -1 : 0;
 }
 
-/* The four lists as a tuple; they are given away. */
+/* Pack the row of a bucket, if rows are to be packed and this one is plain: 1, 0 if not, -1 with an exception. */
+static inline int
+note_packed(Looked *looked, PyObject *bucket, PyObject *key, long long time, long long front, PyObject *value)
+{
+    uint32_t hash;
+    int result;
+
+    if (!looked->packs || !hash_of_common(key, &hash))
+        return 0;
+    result = pack_row(&looked->packed, time, front, hash, key, value);
+    if (result > 0) {
+        looked->packed_count++;
+        result = PyList_Append(looked->found, bucket) ? -1 : 1;
+    }
+    return result;
+}
+
+/* All of it as a tuple; the lists are given away. */
 static inline PyObject *
 all_looked(Looked *looked)
 {
-    return Py_BuildValue("(NNNN)", looked->found, looked->rows, looked->going_on, looked->others);
+    PyObject *made = Py_BuildValue("(NNNNy#n)", looked->found, looked->rows, looked->going_on, looked->others,
+                                   looked->packed.data == NULL ? "" : looked->packed.data,
+                                   (Py_ssize_t)looked->packed.length, looked->packed_count);
+
+    PyMem_Free(looked->packed.data);
+    return made;
 }
 
 #endif

@@ -1,19 +1,60 @@
 /* The buckets that a capture has still to look at, and those that it has seen, for `_loops.c`. The twins are in
  * `engine.cuts.noted`, which says what both guarantee.
  *
- * A cut of a million changed keys looks at a million addresses. Mostly the time goes into waiting for memory, so
- * each bucket is looked up once, and the objects in between are few.
+ * A cut of a million changed keys looks at a million addresses. Mostly the time goes into waiting for memory. So
+ * a set of them is a table of plain numbers, and each loop fetches where it will look AT_ONCE.
  */
 
 #ifndef EMBERFLOW_NOTED_H
 #define EMBERFLOW_NOTED_H
 
 #include "arguments.h"
+#include "items.h"
 #include <stdint.h>
 
 /* In which set an address is: the greater of two of its digits. */
 #define SETS 64
 #define DIGIT_AT(address, shift) ((address) >> (shift) & (SETS - 1))
+#define SLOTS_MIN 64
+#define AT_ONCE 16
+
+/* A set of addresses: an open table with a power of two slots, at most half of them full. No address is 0. */
+typedef struct {
+    PyObject_HEAD
+    uintptr_t *slots;
+    size_t room, used;
+} Addresses;
+
+static void
+addresses_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+
+    PyMem_Free(((Addresses *)self)->slots);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static Py_ssize_t
+addresses_length(PyObject *self)
+{
+    return (Py_ssize_t)((Addresses *)self)->used;
+}
+
+static PyType_Slot addresses_slots[] = {
+    {Py_tp_doc, "Addresses of objects: see emberflow.engine.cuts.noted."},
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_dealloc, addresses_dealloc},
+    {Py_sq_length, addresses_length},
+    {0, NULL},
+};
+
+static PyType_Spec addresses_spec = {
+    .name = "emberflow.native._loops.Addresses",
+    .basicsize = sizeof(Addresses),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = addresses_slots,
+};
 
 static inline Py_ssize_t
 set_of(uintptr_t address)
@@ -22,73 +63,101 @@ set_of(uintptr_t address)
     return (Py_ssize_t)(low > high ? low : high);
 }
 
-/* The number of an object, as `id` gives it, goes into the set for its address: 1 if it was not there, 0 if it
- * was, -1 with an exception. */
-static inline int
-add_seen(PyObject *sets, PyObject *object)
+/* Where the search for an address begins. */
+static inline size_t
+slot_of(const Addresses *set, uintptr_t address)
 {
-    PyObject *number = PyLong_FromVoidPtr(object), *set;
-    Py_ssize_t before;
-    int failed;
-
-    if (number == NULL)
-        return -1;
-    set = PyList_GET_ITEM(sets, set_of((uintptr_t)object));
-    before = PySet_GET_SIZE(set);
-    failed = PySet_Add(set, number);
-    Py_DECREF(number);
-    return failed ? -1 : PySet_GET_SIZE(set) > before;
+    return (size_t)((uint64_t)address * 0x9E3779B97F4A7C15U >> 32) & (set->room - 1);
 }
 
-/* fresh(objects, sets) -> list */
-static PyObject *
-fresh(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+/* Make room for one more: 0, or -1 with an exception. */
+static inline int
+room_for_one(Addresses *set)
 {
-    static const Parameter parameters[] = {{"objects", A_LIST}, {"sets", A_LIST}};
-    PyObject *objects, *sets, *found;
+    Addresses grown = *set;
+    size_t i;
+
+    if (2 * (set->used + 1) <= set->room)
+        return 0;
+    grown.room = set->room ? 2 * set->room : SLOTS_MIN;
+    grown.slots = PyMem_Calloc(grown.room, sizeof *grown.slots);
+    if (grown.slots == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (i = 0; i < set->room; i++)
+        if (set->slots[i]) {
+            size_t at = slot_of(&grown, set->slots[i]);
+            while (grown.slots[at])
+                at = (at + 1) & (grown.room - 1);
+            grown.slots[at] = set->slots[i];
+        }
+    PyMem_Free(set->slots);
+    set->slots = grown.slots;
+    set->room = grown.room;
+    return 0;
+}
+
+/* Add an address: 1 if it was not there, 0 if it was, -1 with an exception. */
+static inline int
+add_address(Addresses *set, uintptr_t address)
+{
+    size_t at;
+
+    if (room_for_one(set))
+        return -1;
+    for (at = slot_of(set, address); set->slots[at]; at = (at + 1) & (set->room - 1))
+        if (set->slots[at] == address)
+            return 0;
+    set->slots[at] = address;
+    set->used++;
+    return 1;
+}
+
+/* The sets of an argument: 0, or -1 with an exception. */
+static int
+sets_argument(PyObject *given, PyTypeObject *type, Addresses **sets)
+{
     Py_ssize_t i;
 
-    if (CHECK_ARGUMENTS("fresh", parameters)
-        || check_members("fresh", 1, "sets", args[1], A_SET))
-        return NULL;
-    objects = args[0], sets = args[1];
-    if (PyList_GET_SIZE(sets) != SETS) {
+    if (PyList_GET_SIZE(given) != SETS) {
         PyErr_Format(PyExc_ValueError, "fresh: argument 2 (`sets`) must have %d sets, got %zd", SETS,
-                     PyList_GET_SIZE(sets));
-        return NULL;
+                     PyList_GET_SIZE(given));
+        return -1;
     }
-    found = PyList_New(0);
-    for (i = 0; found != NULL && i < PyList_GET_SIZE(objects); i++) {
-        int is_new = add_seen(sets, PyList_GET_ITEM(objects, i));
-        if (is_new < 0 || (is_new && PyList_Append(found, PyList_GET_ITEM(objects, i))))
-            Py_CLEAR(found);
+    for (i = 0; i < SETS; i++) {
+        if (!Py_IS_TYPE(PyList_GET_ITEM(given, i), type)) {
+            PyErr_Format(PyExc_TypeError, "fresh: argument 2 (`sets`) must hold sets of addresses at %zd, got %.100s",
+                         i, Py_TYPE(PyList_GET_ITEM(given, i))->tp_name);
+            return -1;
+        }
+        sets[i] = (Addresses *)PyList_GET_ITEM(given, i);
     }
-    return found;
+    return 0;
 }
 
-/* popped(values, most) -> list */
+/* Those of some objects that are in none of the sets. From now on they are. */
 static PyObject *
-popped(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+fresh_of(PyObject *objects, Addresses *const *sets)
 {
-    static const Parameter parameters[] = {{"values", A_DICT}, {"most", AN_INT}};
-    PyObject *values, *found, *name;
-    Py_ssize_t left;
+    PyObject *found = PyList_New(0);
+    Py_ssize_t begin, i;
 
-    if (CHECK_ARGUMENTS("popped", parameters))
-        return NULL;
-    values = args[0];
-    left = natural_argument("popped", 1, "most", args[1]);
-    if (left < 0)
-        return NULL;
-    name = PyUnicode_InternFromString("popitem");
-    found = name == NULL ? NULL : PyList_New(0);
-    for (; found != NULL && left && PyDict_GET_SIZE(values); left--) {
-        PyObject *item = PyObject_CallMethodNoArgs(values, name);
-        if (item == NULL || PyList_Append(found, PyTuple_GET_ITEM(item, 1)))
-            Py_CLEAR(found);
-        Py_XDECREF(item);
+    for (begin = 0; found != NULL && begin < PyList_GET_SIZE(objects); begin += AT_ONCE) {
+        Py_ssize_t end = Py_MIN(begin + AT_ONCE, PyList_GET_SIZE(objects));
+        for (i = begin; i < end; i++) {
+            uintptr_t address = (uintptr_t)PyList_GET_ITEM(objects, i);
+            const Addresses *set = sets[set_of(address)];
+            if (set->room)
+                FETCH(&set->slots[slot_of(set, address)]);
+        }
+        for (i = begin; found != NULL && i < end; i++) {
+            PyObject *object = PyList_GET_ITEM(objects, i);
+            int is_new = add_address(sets[set_of((uintptr_t)object)], (uintptr_t)object);
+            if (is_new < 0 || (is_new && PyList_Append(found, object)))
+                Py_CLEAR(found);
+        }
     }
-    Py_XDECREF(name);
     return found;
 }
 

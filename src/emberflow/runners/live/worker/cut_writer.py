@@ -30,6 +30,7 @@ from emberflow.checkpoint.cuts.rows import SCHEDULED, Chunk
 from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.checkpoint.files import is_unwritable
 from emberflow.engine.cuts.cut import Capture, Content, KeptRows, Row, Scheduled
+from emberflow.engine.cuts.packed import PackedRows
 from emberflow.engine.interface import EngineWorker
 from emberflow.engine.messages import Moment
 
@@ -267,6 +268,8 @@ class CutWriter:
                         rows.append(each)
                     elif isinstance(each, Scheduled):
                         scheduled.append(each)
+                    elif isinstance(each, PackedRows):
+                        yield each
                     else:
                         kept.append(each)
             if rows and (chunk is None or len(rows) >= _ROWS_AT_ONCE):
