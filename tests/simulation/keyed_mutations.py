@@ -16,7 +16,7 @@ from emberflow.engine.worker import ranges as ranges_module
 from emberflow.engine.worker.barriers import Barriers
 from emberflow.engine.worker.outbox import Outbox, Part
 from emberflow.engine.worker.ranges import Reached
-from emberflow.values.shapes import KEY, Shape
+from emberflow.values.proofs.shapes import KEY, Shape
 
 Break = Callable[[pytest.MonkeyPatch], None]
 BREAKS: list[Break] = []

@@ -23,7 +23,7 @@ from emberflow.values.functions import caller, itself
 from emberflow.values.hashing import encode_key, key_hash
 from emberflow.values.persistent import PersistentList
 from emberflow.values.persistent_map import PersistentMap
-from emberflow.values.shapes import declare
+from emberflow.values.proofs.functions import declare
 from emberflow.values.times import Duration, TimeError
 
 if TYPE_CHECKING:

@@ -45,7 +45,8 @@ from emberflow.graph.nodes import Broadcast, Group, Input, Key, Merge, Reduction
 from emberflow.values.functions import UserFunction, caller, itself
 from emberflow.values.hashing import key_hash
 from emberflow.values.item import At
-from emberflow.values.shapes import UNKNOWN, Known, Parts, Shape, declare, part_of
+from emberflow.values.proofs.functions import declare
+from emberflow.values.proofs.shapes import UNKNOWN, Known, Parts, Shape, part_of
 from emberflow.values.times import Duration, TimeError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ do not wait for it (*early key availability*).
 
 **The proof** is by the graph, from the node on. A node that has no key passes things on where it is. An
 input with a key is a hop: it leads to the same worker if its key is surely that of the item it follows from
-(`values.shapes`), because the owner table has one worker for a key. What is behind it must stay as well. A
+(`values.proofs`), because the owner table has one worker for a key. What is behind it must stay as well. A
 reduction and a grouping give items of the key that they got; so do ticks, which wait in the machine that
 made them. Where nothing is proven, a node is not owned: transactions and regions, whose items go where
 their values say, and all that leads to them or to an input with another key.
@@ -34,15 +34,8 @@ from emberflow.engine.worker.routing import barrier_host
 from emberflow.graph.nodes import Broadcast, Group, Map, Merge, Sink
 from emberflow.values.hashing import hash_ranges, owner
 from emberflow.values.owners import SLICES, Owners
-from emberflow.values.shapes import (
-    KEY,
-    UNKNOWN,
-    Keyed,
-    Parts,
-    Several,
-    Shape,
-    applied,
-)
+from emberflow.values.proofs.functions import applied
+from emberflow.values.proofs.shapes import KEY, UNKNOWN, Keyed, Parts, Several, Shape
 
 
 class Reached(NamedTuple):

@@ -49,7 +49,8 @@ from emberflow.dsl.operators.windows.windowed import Parts, Windowed
 from emberflow.values.functions import UserFunction, itself
 from emberflow.values.item import At
 from emberflow.values.persistent_map import PersistentMap
-from emberflow.values.shapes import UNKNOWN, Fields, Known, Several, Shape, declare, part_of
+from emberflow.values.proofs.functions import declare
+from emberflow.values.proofs.shapes import UNKNOWN, Fields, Known, Several, Shape, part_of
 
 if TYPE_CHECKING:
     from emberflow.dsl.streams import KeyedStream

@@ -1,0 +1,1 @@
+"""What is sure about what a function returns, without calling it."""
