@@ -28,10 +28,11 @@ _LENGTH_MAX = 30
 
 
 def keyed_flow(random: Random, *, raises: bool = False) -> tuple[ef.Flow, Elements]:
-    plan = [
-        random.choice([*STEPS, *[_raises, *[_raising_reduce] * 7] * raises])
-        for _ in range(random.randint(1, 4))
-    ]
+    drawn = [*STEPS, *[_raises, *[_raising_reduce] * 7] * raises]
+    return flow_of([random.choice(drawn) for _ in range(random.randint(1, 4))], random)
+
+
+def flow_of(plan: list[Step], random: Random) -> tuple[ef.Flow, Elements]:
     flow = ef.Flow(" ".join(step.__name__.strip("_") for step in plan))
     fronts = [f"front-{number}" for number in range(random.randint(1, 3))]
     keys = random.choice((2, 5, 11, 40))
@@ -136,7 +137,7 @@ def _raises(pairs: Pairs, random: Random) -> Pairs:
 
 
 def _raising_reduce(pairs: Pairs, random: Random) -> Pairs:
-    combine = failing(lambda total, pair: (3 * total + pair[1]) % 1009, random, (20, 60))
+    combine = failing(lambda total, pair: (3 * total + pair[1]) % 1009, random, (3, 20))
     return _keyed(pairs, random).fold(initial=0, combine=combine, with_key=True)
 
 
@@ -151,11 +152,12 @@ STEPS: list[Step] = [
 ]
 
 
-def keyed_case(seed: int) -> Case:
-    """The case of a seed. Where functions raise, errors are diverted."""
+def keyed_case(seed: int, plan: list[Step] | None = None, *, raises: bool | None = None) -> Case:
+    """The case of a seed, with these steps if they are given. Where functions raise, errors are diverted."""
     random = Random(f"keyed {seed}")
-    raises = random.random() < 0.2
-    flow, elements = keyed_flow(random, raises=raises)
+    drawn = random.random() < 0.2
+    raises = drawn if raises is None else raises
+    flow, elements = keyed_flow(random, raises=raises) if plan is None else flow_of(plan, random)
     case = replace(
         Case.of(seed),
         name=flow.name,
@@ -165,6 +167,16 @@ def keyed_case(seed: int) -> Case:
         again=f"python -m tests.simulation.soak --keys --from {seed} --seeds 1",
     )
     return case if raises else disordered(case, seed, share=0.2)
+
+
+def two_stages(seed: int) -> Case:
+    """Frames have items for both of two nodes that keep the key."""
+    return keyed_case(seed, [_beside, _sum], raises=False)
+
+
+def diverting(seed: int) -> Case:
+    """A node that keeps the key fails now and then."""
+    return keyed_case(seed, [_raising_reduce], raises=True)
 
 
 def keyed_crash_case(seed: int) -> CrashCase:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import count, islice
@@ -21,10 +21,15 @@ from tests.simulation.cases import Case, WrongError, judged
 from tests.simulation.crash_cases import judged_with_crashes
 from tests.simulation.failing import with_failures
 from tests.simulation.hunt import caught
-from tests.simulation.keyed import keyed_case, keyed_crash_case
+from tests.simulation.keyed import diverting, keyed_case, keyed_crash_case, two_stages
 from tests.simulation.keyed_mutations import BREAKS, Break
 
 CASES_OF_A_BREAK = 60
+#: What some breaks show in, and the first seed.
+CASES = {
+    "a_frame_has_the_level_of_its_last_node": (two_stages, 66),
+    "the_errors_sink_does_not_wait_for_all": (diverting, 0),
+}
 
 
 def is_of_use(case: Case) -> bool:
@@ -38,8 +43,8 @@ def is_of_use(case: Case) -> bool:
     )
 
 
-def seeds_of_use(first: int) -> Iterator[int]:
-    return (seed for seed in count(first) if is_of_use(keyed_case(seed)))
+def cases_of_use(first: int, draw: Callable[[int], Case] = keyed_case) -> Iterator[Case]:
+    return filter(is_of_use, map(draw, count(first)))
 
 
 def test_the_output_is_the_reference() -> None:
@@ -55,8 +60,8 @@ def test_and_so_it_is_through_crashes_and_moves() -> None:
 def test_output_of_other_keys_that_passed_a_failure_is_right() -> None:
     """It is what it would be if the function did not fail: the run may go on behind it."""
     ended = passed = 0
-    for seed in islice(seeds_of_use(500_000), tried("simulated paths that keep their key")):
-        case = keyed_case(seed)
+    for case in islice(cases_of_use(500_000), tried("simulated paths that keep their key")):
+        seed = case.options.seed
         if case.on_error == "divert":
             continue
         graph = with_failures(case.graph, Random(f"failures {seed}"))
@@ -96,18 +101,17 @@ def partition_of(sink: Any, payload: Any) -> int:
 
 
 @cache
-def cases_of_breaks() -> list[Case]:
+def cases_of_breaks(draw: Callable[[int], Case], first: int) -> list[Case]:
     """Drawn before anything is broken."""
     return [
-        replace(case, options=replace(case.options, patience=("always", "adaptive")[seed % 2]))
-        for seed in islice(seeds_of_use(0), CASES_OF_A_BREAK)
-        for case in [keyed_case(seed)]
+        replace(case, options=replace(case.options, patience=("always", "adaptive")[number % 2]))
+        for number, case in enumerate(islice(cases_of_use(first, draw), CASES_OF_A_BREAK))
     ]
 
 
 @pytest.mark.parametrize("broken", BREAKS, ids=lambda broken: broken.__name__.replace("_", " "))
 def test_it_is_caught(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
-    cases = cases_of_breaks()
+    cases = cases_of_breaks(*CASES.get(broken.__name__, (keyed_case, 0)))
     broken(monkeypatch)
     told = caught(broken.__name__.replace("_", " "), cases, wrong, CASES_OF_A_BREAK)
     assert "nobody noticed" not in told
