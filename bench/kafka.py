@@ -42,7 +42,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import engine
 from confluent_kafka import KafkaError, Producer
-from kafka_latency import consumer, print_latencies
+from kafka_latency import consumer, dealt_out, print_latencies
 from kafka_transactions import print_transactions
 from live.session import spark_session
 from pyspark.sql import SparkSession
@@ -57,10 +57,7 @@ PARTITIONS = (1, 4)
 def count_flow(partitions: int) -> ef.Flow:
     flow = ef.Flow("count")
     counts = flow.front("words").key_by(lambda word: word).count()
-    if partitions == 1:
-        counts.sink("counts")
-    else:
-        counts.key_by(lambda pair: pair[0]).sink("counts", partitions=partitions)
+    dealt_out(counts, lambda pair: pair[0], "counts", partitions)
     return flow
 
 

@@ -57,11 +57,15 @@ def index_flow(partitions: int) -> ef.Flow:
         )
         .map(lambda held: [held[1][1], held[1][0], held[0]])
     )
-    if partitions == 1:
-        changes.sink("changes")
-    else:
-        changes.key_by(lambda change: change[1]).sink("changes", partitions=partitions)
+    dealt_out(changes, lambda change: change[1], "changes", partitions)
     return flow
+
+
+def dealt_out(stream: Any, key: Callable[[Any], Any], sink: str, partitions: int) -> None:
+    """Into a sink with so many partitions, by a key."""
+    if partitions > 1:
+        stream = stream.key_by(key)
+    stream.sink(sink, partitions=partitions)
 
 
 # The client.

@@ -94,7 +94,6 @@ ROOMS = [
     "runners.live.arrival",
     "runners.live.processes",
     "runners.live.life",
-    "runners.live.staffing",
     "runners.live.rescale",
     "runners.live.lives",
     "runners.live.supervisor",

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import count, takewhile
 from pathlib import Path
@@ -19,6 +19,7 @@ import pytest
 import emberflow as ef
 from emberflow import fronts, sinks
 from emberflow.commands.rescale import rescale as rescale_by_name
+from emberflow.runners.live.processes.member import Seat
 from emberflow.runners.live.query import LiveQuery
 from tests.effort import FAULTS_ROUND, SECONDS, SOAK
 from tests.faults.flows import plain
@@ -138,6 +139,36 @@ def test_the_number_of_workers_changes_under_load(spark: SparkSession, tmp_path:
         query.stop()
 
 
+def test_any_worker_can_leave_and_another_takes_its_place_or_its_number(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """As they do when Spark decommissions their executors."""
+    running = Running(spark, tmp_path, workers=2)
+    query, lives = running.query, running.query._lives
+    try:
+        running.wait_for(500)
+        before = running.pids()
+        lives.rescale(2, SECONDS, lives.current.seats[:1])
+        until(lambda: len(running.pids()) == 2, "the process that has come")
+        replaced = running.pids()
+        assert replaced[0] not in before.values()
+        assert replaced[1] == before[1]
+        running.wait_for(500)
+        assert len(query.state("accounts").scan()) == 31
+        lives.rescale(1, SECONDS, lives.current.seats[:1])
+        assert running.pids() == {0: before[1]}
+        running.wait_for(500)
+        assert len(query.state("accounts").scan()) == 31
+        lives.rescale(2, SECONDS, lives.current.seats)  # nobody stays
+        until(lambda: len(running.pids()) == 2, "the processes that have come")
+        assert before[1] not in running.pids().values()
+        running.wait_for(500)
+        assert not query.recoveries
+        running.ended()
+    finally:
+        query.stop()
+
+
 def test_without_free_slots_the_old_number_goes_on(spark: SparkSession, tmp_path: Path) -> None:
     """Spark has four, and another job takes three of them."""
     is_over = tmp_path / "other job is over"
@@ -194,11 +225,15 @@ def test_workers_are_killed_while_their_number_changes(spark: SparkSession, tmp_
         running.wait_for(300)
         rescale_and_kill(running, 3, worker=2, after=0.0)
         running.wait_for(300)
-        rescale_and_kill(running, 2, worker=0, after=0.0, is_taking_over=True)
+        # The last worker takes the number of the first one, and is killed when it has.
+        seats = query._lives.current.seats[:1]
+        rescale_and_kill(running, 2, worker=0, after=0.0, is_taking_over=True, leaving=seats)
         for workers in (1, 2, 3, 2, 1, 3, 2, 3) if SOAK else ():
             running.wait_for(300)
             worker = dice.randrange(min(workers, query.workers))
-            rescale_and_kill(running, workers, worker, after=dice.uniform(0.0, 1.0))
+            seats = [seat for seat in query._lives.current.seats if dice.random() < 0.3]
+            after = dice.uniform(0.0, 1.0)
+            rescale_and_kill(running, workers, worker, after=after, leaving=seats)
         running.wait_for(300)
         assert query.recoveries
         running.ended()
@@ -207,7 +242,13 @@ def test_workers_are_killed_while_their_number_changes(spark: SparkSession, tmp_
 
 
 def rescale_and_kill(
-    running: Running, workers: int, worker: int, after: float, *, is_taking_over: bool = False
+    running: Running,
+    workers: int,
+    worker: int,
+    after: float,
+    *,
+    is_taking_over: bool = False,
+    leaving: Sequence[Seat] = (),
 ) -> None:
     """Rescale, and kill the process of a worker on the way. The loss of one that is added may undo it."""
     lives = running.query._lives
@@ -215,7 +256,7 @@ def rescale_and_kill(
 
     def rescale() -> None:
         try:
-            query.rescale(workers=workers, timeout=SECONDS)
+            lives.rescale(workers, SECONDS, leaving)
         except ef.EmberflowError as error:
             failures.append(error)
 

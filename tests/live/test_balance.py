@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from math import exp
 
@@ -15,7 +16,8 @@ from emberflow.runners.live.balance.ledger import Ledger
 from emberflow.runners.live.balance.meter import MEMORY_SECONDS, LoadReport
 from emberflow.runners.live.balance.pace import Steady, wanted_workers
 from emberflow.runners.live.balance.plan import MOVES_MAX, Plan, planned
-from emberflow.values.owners import SLICES
+from emberflow.runners.live.balance.shares import shared
+from emberflow.values.owners import SLICES, equal_owners
 
 
 @st.composite
@@ -70,6 +72,46 @@ def test_more_moves_relieve_the_busiest_no_less(
     assert len(plan.moves) <= most
     assert planned(owners, workers, slices, moves_max=most + 1).after <= plan.after
     assert planned(owners, workers, slices).after <= plan.after
+
+
+@given(loads(), st.lists(st.sampled_from([0.0, 0.1, 2.0]), min_size=1, max_size=5))
+def test_other_workers_share_the_load(
+    given: tuple[list[int], list[float], dict[int, float]], besides: list[float]
+) -> None:
+    """None has more than its share by more than a slice, and who has less than that loses nothing."""
+    before, _, slices = given
+    after = shared(before, slices, besides)
+    assert after == shared(before, dict(reversed(slices.items())), besides)
+    assert set(after) == set(range(len(besides))) or len(before) < len(besides)
+    alike = sum(slices.values()) / 10 / len(before) if sum(slices.values()) else 1.0
+    known = 0.9 if sum(slices.values()) else 0.0
+    of_slice = [known * slices.get(number, 0.0) + alike for number in range(len(before))]
+    busy = list(besides)
+    for number, worker in enumerate(after):
+        busy[worker] += of_slice[number]
+    level = (sum(of_slice) + sum(besides)) / len(besides)
+    level = max(level, *besides) if len(besides) > 1 else level
+    assert max(busy) <= 1.05 * level + max(of_slice) + 1e-9
+
+
+def test_another_number_of_workers_does_not_undo_a_rebalance() -> None:
+    """The first slices make most of the work. By their number alone they would all have one owner."""
+    slices = {number: 1.0 if number < 100 else 0.01 for number in range(SLICES)}
+    skewed = equal_owners(2)
+    plan = planned(skewed.of_slice, _busy(skewed.of_slice, slices, 2), slices, moves_max=SLICES)
+    for workers in (3, 2, 4, 1, 3):
+        owners = shared(plan.applied(skewed.of_slice), slices, [0.0] * workers)
+        busy = _busy(owners, slices, workers)
+        assert max(busy) < 1.1 * sum(busy) / workers + 1
+        if workers == 2:
+            assert owners == plan.applied(skewed.of_slice)
+
+
+def _busy(of_slice: Sequence[int], slices: dict[int, float], workers: int) -> list[float]:
+    return [
+        sum(slices[number] for number, owner in enumerate(of_slice) if owner == worker)
+        for worker in range(workers)
+    ]
 
 
 def test_plans_in_a_row_bring_workers_near_each_other() -> None:

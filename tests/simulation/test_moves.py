@@ -14,6 +14,7 @@ from emberflow.engine.machines.group import GroupMachine
 from emberflow.engine.machines.reduce import ReduceMachine
 from emberflow.engine.machines.state import AccessMachine
 from emberflow.engine.messages import AFTER_ALL
+from emberflow.engine.staffing import Staffing
 from emberflow.engine.worker import succession
 from emberflow.engine.worker.worker import Worker
 from emberflow.runners.simulation import processes as processes_module
@@ -40,6 +41,8 @@ def test_the_sinks_have_what_the_reference_has(first: int) -> None:
     assert happened["shrunk"] > 0, happened
     assert happened["as many workers"] > 3, happened
     assert happened["rows that moved"] > 10, happened
+    assert happened["replaced"] > 0, happened
+    assert happened["renumbered"] > 0, happened
     assert happened["lost afterwards"] > 1, happened
 
 
@@ -54,6 +57,10 @@ def what_happened(simulation: CrashSimulation) -> Counter[str]:
         happened["grown"] += life.workers > before.workers
         happened["shrunk"] += life.workers < before.workers
         happened["as many workers"] += life.workers == before.workers
+        staffing = life.staffing
+        if staffing is not None:
+            happened["replaced"] += any(number < before.workers for number in staffing.added)
+            happened["renumbered"] += any(old != new for old, new in staffing.stays.items())
         happened["rows that moved"] += sum(
             life.owners.owner(row.key_hash) != before.owners.owner(row.key_hash)
             for row in life.cut.rows
@@ -133,6 +140,12 @@ def a_slice_is_owned_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
             old, new, moment, owners, rows[1:], *given, **how
         ),
     )
+
+
+@breaks
+def a_number_is_taken_for_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who gets the number of a worker that leaves is taken to have had its slices."""
+    monkeypatch.setattr(Staffing, "renamed", lambda staffing, owners: owners)
 
 
 @breaks

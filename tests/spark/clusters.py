@@ -1,6 +1,6 @@
 """Live queries on clusters, in a program of its own, so that its JVM is not that of other tests.
 
-    python -m tests.spark.clusters local-cluster|standalone|connect|decommissioned FOLDER
+    python -m tests.spark.clusters SCENARIO FOLDER
 
 Each scenario compares live queries with the reference and prints what it saw as a line of JSON. It
 ends whatever it starts, and listens on loopback only.
@@ -232,7 +232,7 @@ def paced(given: list[Any], ends: Path) -> Callable[[], Iterator[Any]]:
     def elements() -> Iterator[Any]:
         for element in given:
             if not ends.exists():
-                time.sleep(0.01)
+                time.sleep(0.03)
             yield element
 
     return elements
@@ -247,10 +247,11 @@ def until(happened: Callable[[], bool], what: str) -> None:
 
 
 class Leaving:
-    """A query of two workers, whose executors are decommissioned one after another."""
+    """A query whose executors are decommissioned while it runs."""
 
-    def __init__(self, spark: SparkSession, folder: Path) -> None:
+    def __init__(self, spark: SparkSession, folder: Path, workers: int) -> None:
         self.folder = folder
+        folder.mkdir()
         self.given = documents(4_000)
         self.ends = folder / "ends"
         names = ("counts", "pairs", "windows")
@@ -259,12 +260,11 @@ class Leaving:
             .live(spark)
             .read(documents=fronts.Iterable(paced(self.given, self.ends)))
             .write(**{name: sinks.Files(folder / name) for name in names})
-            .option("workers", 2)
+            .option("workers", workers)
             .option("checkpointLocation", folder / "checkpoint")
             .option("checkpointInterval", 500)
             .start()
         )
-        self.said: list[str] = []
 
     def pids(self) -> list[int]:
         """The processes of the workers, when each of them has worked on for a while."""
@@ -282,7 +282,10 @@ class Leaving:
         return list(self.query.lastProgress["pids"])
 
     def left(self, worker: int, decommission: Callable[[int], None], workers: int) -> list[int]:
-        """Have the executor of a worker decommissioned; the processes when so many workers go on without it."""
+        """Have the executor of a worker decommissioned; the processes when so many workers go on without it.
+
+        Spark starts another executor then, as this one has ended.
+        """
         before = self.pids()
         executor = executor_of(before[worker])
         decommission(executor)
@@ -329,21 +332,53 @@ def by_scheduler(spark: SparkSession) -> Callable[[int], None]:
     return decommission
 
 
+DECOMMISSIONS = {"spark.decommission.enabled": "true"}
+
+
 def decommissioned(folder: Path) -> dict[str, Any]:
-    """Three executors with a slot each, of which two are in use. Spark replaces those that end, after a while."""
-    with session("local-cluster[3,1,1024]", **{"spark.decommission.enabled": "true"}) as spark:
-        leaving = Leaving(spark, folder)
+    """Three executors with a slot each, of which two are in use."""
+    with session("local-cluster[3,1,1024]", **DECOMMISSIONS) as spark:
+        leaving = Leaving(spark, folder / "query", workers=2)
         first = leaving.pids()
         second = leaving.left(0, by_scheduler(spark), workers=2)
         third = leaving.left(1, by_signal, workers=2)
-        found = {
-            "stays": [first[1] == second[1], second[0] == third[0]],
-            "workers": leaving.query.workers,
-        }
+        stays = [first[1] == second[1], second[0] == third[0]]
+        return {"stays": stays, "workers": leaving.query.workers} | leaving.ended()
+
+
+def decommissioned_without_slots(folder: Path) -> dict[str, Any]:
+    """Executors of which all are in use: one of two, and then both."""
+    with session("local-cluster[2,1,1024]", **DECOMMISSIONS) as spark:
+        leaving = Leaving(spark, folder / "query", workers=2)
+        query, first = leaving.query, leaving.pids()
+        fewer = leaving.left(0, by_scheduler(spark), workers=1)
+        until(lambda: query.workers == 2, "its number of workers")
+        found: dict[str, Any] = {"stays": first[1] == fewer[0]}
+        found["recoveries"] = len(query.recoveries)
+        executors = [executor_of(pid) for pid in leaving.pids()]
+        for executor in executors:
+            by_signal(executor)
+        until(lambda: query.lastProgress["leaving"] == [0, 1], "what progress says")
+        os.kill(executors[0], signal.SIGKILL)
+        until(lambda: bool(query.recoveries), "the loss")
+        leaving.pids()
+        found["leaving"] = query.lastProgress["leaving"]
         return found | leaving.ended()
 
 
-def connect(folder: Path) -> dict[str, Any]:
+def decommissioned_connect(folder: Path) -> dict[str, Any]:
+    """The client cannot ask Spark's scheduler: the workers' processes see it."""
+    with connect_server(folder, "local-cluster[3,1,1024]", **DECOMMISSIONS) as spark:
+        leaving = Leaving(spark, folder / "query", workers=2)
+        first = leaving.pids()
+        second = leaving.left(0, by_signal, workers=2)
+        stays = first[1] == second[1]
+        return {"stays": stays, "kind": type(spark).__module__} | leaving.ended()
+
+
+@contextmanager
+def connect_server(folder: Path, master: str, **given: str) -> Iterator[SparkSession]:
+    """A session with a Spark Connect server in a process of its own."""
     port = free_port()
     settings = SETTINGS | {
         "spark.connect.grpc.binding.address": "127.0.0.1",
@@ -351,9 +386,10 @@ def connect(folder: Path) -> dict[str, Any]:
         # Spark's own check of slots gives up at once, to see what follows.
         "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
         "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "1",
+        **given,
     }
     server = process(
-        *("server", folder, str(SPARK_HOME / "bin" / "spark-submit"), "--master", "local[4]"),
+        *("server", folder, str(SPARK_HOME / "bin" / "spark-submit"), "--master", master),
         *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
         *(part for item in settings.items() for part in ("--conf", "=".join(item))),
         "spark-internal",
@@ -361,18 +397,23 @@ def connect(folder: Path) -> dict[str, Any]:
     with server:
         spark = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").getOrCreate()
         try:
-            same = {workers: live(spark, workers, folder) for workers in (2, 4)}
-            same[3] = live(spark, 3, folder, coordinatorHost=f"localhost:{free_port()}")
-            found = {"same": same, "slots": cluster.slots_of(spark)}
-            found["too many"] = refused(lambda: live(spark, 5, folder))
-            # Without our own count of slots:
-            spark.conf.set("spark.sql.leafNodeDefaultParallelism", "7")
-            found["slots unknown"] = cluster.slots_of(spark)
-            found["too many for Spark"] = refused(lambda: live(spark, 6, folder))
-            found["kind"] = type(spark).__module__
-            return found
+            yield spark
         finally:
             spark.stop()
+
+
+def connect(folder: Path) -> dict[str, Any]:
+    with connect_server(folder, "local[4]") as spark:
+        same = {workers: live(spark, workers, folder) for workers in (2, 4)}
+        same[3] = live(spark, 3, folder, coordinatorHost=f"localhost:{free_port()}")
+        found = {"same": same, "slots": cluster.slots_of(spark)}
+        found["too many"] = refused(lambda: live(spark, 5, folder))
+        # Without our own count of slots:
+        spark.conf.set("spark.sql.leafNodeDefaultParallelism", "7")
+        found["slots unknown"] = cluster.slots_of(spark)
+        found["too many for Spark"] = refused(lambda: live(spark, 6, folder))
+        found["kind"] = type(spark).__module__
+        return found
 
 
 if __name__ == "__main__":
@@ -388,6 +429,8 @@ if __name__ == "__main__":
         "standalone": standalone,
         "connect": connect,
         "decommissioned": decommissioned,
+        "decommissioned without slots": decommissioned_without_slots,
+        "decommissioned on connect": decommissioned_connect,
     }
     found = scenario[sys.argv[1]](Path(sys.argv[2]))
     sys.stdout.write(f"\n{json.dumps(found)}\n")

@@ -24,6 +24,12 @@ SECONDS = 280
 MEMORY_GB_MIN = 3
 
 
+needs_connect = pytest.mark.skipif(
+    importlib.util.find_spec("zstandard") is None,
+    reason="the client of Spark Connect needs zstandard, which this environment does not have",
+)
+
+
 def memory_gb() -> float:
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
@@ -82,10 +88,33 @@ def test_two_executors_of_a_standalone_master_one_of_which_is_killed(tmp_path: P
     assert found["lost workers"] >= 1
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("zstandard") is None,
-    reason="the client of Spark Connect needs zstandard, which this environment does not have",
-)
+@pytest.mark.skipif(not SOAK, reason="`make soak` has it: it starts six JVMs")
+def test_executors_that_spark_decommissions_are_left_in_time(tmp_path: Path) -> None:
+    found = ran("decommissioned", tmp_path)
+    assert found == {"stays": [True, True], "workers": 2, "lost": []}
+
+
+@pytest.mark.skipif(not SOAK, reason="`make soak` has it: it starts five JVMs")
+def test_without_free_slots_fewer_workers_go_on_and_come_back(tmp_path: Path) -> None:
+    found = ran("decommissioned without slots", tmp_path)
+    assert found["stays"]
+    assert found["recoveries"] == 0
+    assert found["leaving"] == []
+    assert len(found["lost"]) >= 1
+
+
+@needs_connect
+@pytest.mark.skipif(not SOAK, reason="`make soak` has it: it starts five JVMs")
+def test_on_spark_connect_the_workers_see_that_their_executor_is_decommissioned(
+    tmp_path: Path,
+) -> None:
+    found = ran("decommissioned on connect", tmp_path)
+    assert found["kind"].startswith("pyspark.sql.connect")
+    assert found["stays"]
+    assert found["lost"] == []
+
+
+@needs_connect
 @pytest.mark.skipif(not SOAK, reason="takes a minute: make soak")
 def test_spark_connect(tmp_path: Path) -> None:
     found = ran("connect", tmp_path)

@@ -45,7 +45,6 @@ from emberflow.graph.calls import balance_of
 from emberflow.graph.nodes import Group
 from emberflow.values.hashing import key_hash
 from emberflow.values.item import FlatItem, Place
-from emberflow.values.owners import Owners
 from emberflow.values.times import has_expired
 
 _place_of = itemgetter(0)
@@ -75,6 +74,8 @@ class GroupBucket:
 
 class GroupMachine(Trimmed[GroupBucket]):
     """The machine of a grouping."""
+
+    is_inherited = True
 
     def __init__(self, node: Group) -> None:
         super().__init__(node.name, kept=node.window - 1)
@@ -322,9 +323,6 @@ class GroupMachine(Trimmed[GroupBucket]):
             bucket.marks.append(0)
             bucket.payloads.append(row.payload)
             bucket.note_at = len(bucket.places) + 1
-
-    def give_away(self, owners: Owners, worker: int) -> bool:
-        return self.expires is None and self.leave_behind(owners, worker)
 
     def inherit(self, other: object, moment: Moment, *, is_same: bool = False) -> bool:
         if not isinstance(other, GroupMachine) or other.window != self.window:

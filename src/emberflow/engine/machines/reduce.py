@@ -59,7 +59,6 @@ from emberflow.graph.nodes import Graph, Group, Map, Reduction
 from emberflow.values.functions import itself
 from emberflow.values.hashing import key_hash
 from emberflow.values.item import At, FlatItem, Place
-from emberflow.values.owners import Owners
 from emberflow.values.times import has_expired
 
 #: ``(place, mark, mapped item, accumulator)``. The mapped item is ``(key, False, payload)``; its own
@@ -104,6 +103,7 @@ class ReduceMachine(Cooling[ReduceBucket]):
     """The machine of a reduction. ``keyed`` ones take payloads and give values, others triples."""
 
     captured_at_once = 256
+    is_inherited = True
 
     def __init__(
         self,
@@ -583,9 +583,6 @@ class ReduceMachine(Cooling[ReduceBucket]):
         key = self._key_in(bucket[-1])
         if self.buckets.get(key) is bucket:
             del self.buckets[key]
-
-    def give_away(self, owners: Owners, worker: int) -> bool:
-        return self.leave_behind(owners, worker)
 
     def inherit(self, other: object, moment: Moment, *, is_same: bool = False) -> bool:
         if not isinstance(other, ReduceMachine):

@@ -80,7 +80,6 @@ from emberflow.graph.transactions import (
 )
 from emberflow.values.hashing import key_hash
 from emberflow.values.item import At, FlatItem, Place
-from emberflow.values.owners import Owners
 from emberflow.values.times import has_expired
 
 _place_of = itemgetter(0)
@@ -140,6 +139,7 @@ class AccessMachine(Cooling[StateBucket]):
     """The machine of a state."""
 
     captured_at_once = 256
+    is_inherited = True
 
     def __init__(self, graph: Graph, node: State, *, diverts: bool = False) -> None:
         super().__init__(node.name, kept=1)
@@ -617,9 +617,6 @@ class AccessMachine(Cooling[StateBucket]):
 
     def is_in_memory(self, bucket: StateBucket) -> bool:
         return self.buckets.get(bucket.key) is bucket
-
-    def give_away(self, owners: Owners, worker: int) -> bool:
-        return self.expires is None and self.leave_behind(owners, worker)
 
     def inherit(self, other: object, moment: Moment, *, is_same: bool = False) -> bool:
         if not isinstance(other, AccessMachine) or other._writes != self._writes:

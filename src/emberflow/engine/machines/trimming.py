@@ -89,6 +89,8 @@ class Trimmed(Generic[B]):
     captured_at_once = 1
     #: How long after its last entry a bucket ends; None if buckets stay.
     expires: int | None = None
+    #: Whether another machine can inherit its buckets in memory.
+    is_inherited = False
     buckets: dict[Any, B]
 
     def __init__(self, operation: str, kept: int) -> None:
@@ -376,7 +378,7 @@ class Trimmed(Generic[B]):
 
         Returns whether it could: otherwise all goes by way of rows.
         """
-        return False
+        return self.is_inherited and self.expires is None and self.leave_behind(owners, worker)
 
     def leave_behind(self, owners: Owners, worker: int) -> bool:
         """Note that buckets of others' slices are to be dropped."""

@@ -5,6 +5,9 @@ in one cut.** The owner table (`values.owners`) is the same on all workers of a 
 by the same version of the flow in the next life, with the next table. It holds from the last moment T of the
 life before on.
 
+Who goes on and who leaves is `engine.staffing`'s: mostly the greatest numbers leave, but any worker can, and a
+process may go on under another number.
+
 1. *Before T nothing changes.* The workers that are added are a Spark job of their own, and meet the others in
    a life that is prepared (`lives.succession`). All of them read the rows of slices that will come to them
    from a cut that counts (`cold.ahead`), and once more from the cut before the last one; from the first on,
@@ -26,27 +29,46 @@ life has is no question of what is right: of two lives only one counts, as alway
 
 from __future__ import annotations
 
+from collections import Counter
+
+from emberflow.engine.staffing import Staffing
 from emberflow.engine.worker.routing import front_host
 from emberflow.errors import InputError
 from emberflow.fronts.protocol import front_contract
+from emberflow.runners.live.balance.ledger import Load
+from emberflow.runners.live.balance.shares import shared
 from emberflow.runners.live.driver.coordinator import WorkersMissingError
 from emberflow.runners.live.life import Settings
-from emberflow.runners.live.staffing import Staffing
-from emberflow.runners.live.wire.plan import weights_of
+from emberflow.runners.live.wire.plan import front_indices, weights_of
 from emberflow.values.item import front_index
 from emberflow.values.owners import SLICES
 
+#: So many processor seconds a second have to be known of, for the owners to follow them.
+_LOAD_MIN = 0.02
 
-def rescaled(settings: Settings, staffing: Staffing) -> Settings:
-    """The settings with these workers. No more slices change their owners than must.
+
+def rescaled(settings: Settings, staffing: Staffing, load: Load) -> Settings:
+    """The settings with these workers. The owners of slices follow the load, if that is known; otherwise each
+    worker has its part of them, and no more change their owners than must.
 
     Raises `InputError` if the query cannot go on with them.
     """
     check_rescale(settings, staffing)
-    workers = staffing.workers
-    weights = weights_of(settings.graph, settings.fronts, workers)
-    owners = staffing.renamed(settings.owners).rescaled(weights)
+    workers, owners = staffing.workers, staffing.renamed(settings.owners)
+    if load.is_ripe and sum(load.slices.values()) >= _LOAD_MIN:
+        besides = _besides(settings, load, workers)
+        owners = owners.next(shared(owners.of_slice, load.slices, besides), workers)
+    else:
+        owners = owners.rescaled(weights_of(settings.graph, settings.fronts, workers))
     return settings._replace(workers=workers, owners=owners)
+
+
+def _besides(settings: Settings, load: Load, workers: int) -> list[float]:
+    """What each of so many workers will do for its fronts, if all partitions take as much."""
+    indices = front_indices(settings.graph, settings.fronts)
+    hosts = Counter(front_host(index, workers) for index in indices)
+    fronts = sum(load.workers) - sum(load.keyed)
+    return [fronts * hosts[worker] / len(indices) for worker in range(workers)]
 
 
 def not_there(staffing: Staffing, seconds: float) -> WorkersMissingError:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
+from typing import NamedTuple
 
+from emberflow.engine.staffing import Staffing, staffed
 from emberflow.runners.simulation.judges import NAMES
 from emberflow.values.owners import SLICES, Owners, weighted_owners
 
@@ -163,28 +165,45 @@ class Faults:
         )
 
 
+class Move(NamedTuple):
+    """Other owners, and perhaps other workers."""
+
+    staffing: Staffing
+    owners: Owners
+
+
 class MoveDraws:
     """Draws the moves of a run, across its lives."""
 
     def __init__(self, options: Options, faults: Faults) -> None:
         self._random = Random(f"emberflow moves of {options.seed}")
+        self._leaving = Random(f"emberflow departures of {options.seed}")
         self._likely = faults.moves_likely
         self._left = faults.moves
         #: How many were made in memory.
         self.made = 0
 
-    def next(self, owners: Owners) -> Owners | None:
-        """The next owner table, or None if nothing moves now."""
+    def next(self, owners: Owners) -> Move | None:
+        """What moves now, or None if nothing does."""
         random = self._random
         if not self._left or random.random() >= self._likely:
             return None
         self._left -= 1
         if random.random() < 0.6:
             workers = random.randint(1, _WORKERS_MAX)
-            return owners.rescaled([random.choice((1, 1, 2, 3)) for _ in range(workers)])
+            staffing = staffed(owners.workers, workers, self._drawn_leaving(owners.workers))
+            weights = [random.choice((1, 1, 2, 3)) for _ in range(workers)]
+            return Move(staffing, staffing.renamed(owners).rescaled(weights))
         of_slice = list(owners.of_slice)
         for _ in range(random.choice((1, 1, 5))):
             first = random.randrange(SLICES)
             beyond = min(SLICES, first + random.choice((1, 50, 400)))
             of_slice[first:beyond] = [random.randrange(owners.workers)] * (beyond - first)
-        return owners.next(of_slice, owners.workers)
+        staffing = staffed(owners.workers, owners.workers)
+        return Move(staffing, owners.next(of_slice, owners.workers))
+
+    def _drawn_leaving(self, workers: int) -> set[int]:
+        """The workers whose machines are taken away, whatever their numbers."""
+        if self._leaving.random() < 0.25:
+            return set()
+        return {worker for worker in range(workers) if self._leaving.random() < 0.4}

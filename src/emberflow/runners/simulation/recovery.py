@@ -54,7 +54,7 @@ from emberflow.runners.simulation.checkers import (
 from emberflow.runners.simulation.entries import sources_of
 from emberflow.runners.simulation.judges import drawn_steps, judges, leave_cold
 from emberflow.runners.simulation.network import DoesNotDrainError, Network
-from emberflow.runners.simulation.options import Faults, MoveDraws, Options
+from emberflow.runners.simulation.options import Faults, Move, MoveDraws, Options
 from emberflow.runners.simulation.processes import (
     Process,
     WorkerProcess,
@@ -356,10 +356,10 @@ class Life:
         cut: Restorable | None,
         version: int,
         predecessor: Life | None = None,
-        owners: Owners | None = None,
+        move: Move | None = None,
     ) -> None:
         """``predecessor`` is of the version before, or of the same one with other owners, and its workers
-        hand their state over in memory. ``owners`` are those of a move."""
+        hand their state over in memory. By a ``move`` it has others."""
         self.simulation = simulation
         self.predecessor = predecessor
         self.network = simulation.network
@@ -373,6 +373,8 @@ class Life:
         self.end = simulation.versions[version].end
         self.number = number
         self.workers = workers
+        self.staffing = None if move is None else move.staffing
+        owners = None if move is None else move.owners
         if owners is None and predecessor is not None:
             owners = predecessor.owners
         self.owners: Owners = owners or self.options.owners(workers, number)
@@ -463,19 +465,22 @@ class Life:
         )
 
     def _moved(self, before: Life, cut: Restorable, index: int, worker: Worker) -> Effects:
-        old = before.processes[index].worker if index < before.workers else None
-        keeps_scheduled = self.workers >= before.workers
+        staffing = self.staffing
+        assert staffing is not None
+        former = {number: worker for worker, number in staffing.stays.items()}.get(index)
+        old = None if former is None else before.processes[former].worker
+        owners = staffing.renamed(before.owners)
+        keeps_scheduled = not staffing.leaving
         ranges = self.owners.ranges(index)
         if old is not None:
-            ranges = self.owners.arriving(before.owners, index)
+            ranges = self.owners.arriving(owners, index)
         dice = Random(f"emberflow copies {self.options.seed} {self.number} {index}")
         steps = drawn_steps(worker, dice)
         layers = copied_ahead(self.storage.cuts, cut.manifest, steps, ranges, dice)
         rows = [
             row
             for row in owned(cut.rows, index, self.owners)
-            if row.operation not in steps
-            and (old is None or before.owners.owner(row.key_hash) != index)
+            if row.operation not in steps and (old is None or owners.owner(row.key_hash) != index)
         ]
         scheduled = [] if keeps_scheduled else owned(cut.scheduled, index, self.owners)
         return move(
@@ -560,10 +565,10 @@ class Driver(Process):
         self,
         predecessor: Life | None = None,
         held: Manifest | None = None,
-        owners: Owners | None = None,
+        move: Move | None = None,
     ) -> None:
         """Start the next incarnation from the newest cut that is whole, or from workers in memory, whose
-        last cut is ``held``. ``owners`` are those of a move."""
+        last cut is ``held``; by a ``move`` with others."""
         storage = self.storage
         self._check_not_followed("begins another life")
         storage.incarnation += 1
@@ -588,13 +593,11 @@ class Driver(Process):
                 self.simulation.end(error)
                 return
             self._committed = None  # the next cut holds everything
-        if owners is not None:
-            workers = owners.workers
+        if move is not None:
+            workers = move.owners.workers
         else:
             workers = self._workers() if predecessor is None else predecessor.workers
-        life = Life(
-            self.simulation, storage.incarnation, workers, cut, version, predecessor, owners
-        )
+        life = Life(self.simulation, storage.incarnation, workers, cut, version, predecessor, move)
         self.life = life
         self.simulation.lives.append(life)
         self._unrestored = set(range(life.workers))
@@ -705,10 +708,12 @@ class Driver(Process):
             if self._move.has_passed(minimal):  # all fronts have ended
                 self._go_on()
             return
-        owners = None if minimal == AFTER_ALL else self.simulation.moves.next(self.life.owners)
-        if owners is not None:
-            self._move = _MoveUnderWay(owners, self.life)
-            self.network.note("move", owners.version, owners.workers, owners.of_slice)
+        move = None if minimal == AFTER_ALL else self.simulation.moves.next(self.life.owners)
+        if move is not None:
+            owners = move.owners
+            self._move = _MoveUnderWay(move, self.life)
+            stays = sorted(move.staffing.stays.items())
+            self.network.note("move", owners.version, owners.workers, owners.of_slice, stays)
             for process in self.life.processes:
                 self._tell(process, WorkerProcess.hold_fronts)
 
@@ -778,10 +783,10 @@ class Driver(Process):
         life, is_last = self.life, cut.moment == self._last_moment()
         if (is_last or self.simulation.standby is not None) and self.end_if_followed():
             return
-        owners = None if self._move is None or not is_last else self._move.owners
+        move = None if self._move is None or not is_last else self._move.move
         if is_last and all(each.alive for each in life.processes) and self.network.chance(0.5):
             life.end_for_heirs()
-            self.start_workers(life, manifest, owners)
+            self.start_workers(life, manifest, move)
             self.simulation.crash_while_taking_over()
             return
         self._committed = manifest
@@ -790,7 +795,7 @@ class Driver(Process):
         self.network.note("committed", manifest)
         if is_last:
             life.leave_alone()
-            self.start_workers(owners=owners)
+            self.start_workers(move=move)
             return
         for process in self.life.processes:
             self._tell(process, lambda process: process.cut_committed(cut.moment))
@@ -813,8 +818,8 @@ class _CutUnderWay:
 class _MoveUnderWay:
     """The driver's view of a move of slices."""
 
-    def __init__(self, owners: Owners, life: Life) -> None:
-        self.owners = owners
+    def __init__(self, move: Move, life: Life) -> None:
+        self.move = move
         #: The moment at which the old owners end; None until it is known.
         self.moment: Moment | None = None
         self._missing = set(range(life.workers))
@@ -829,7 +834,8 @@ class _MoveUnderWay:
         self._reached = max(self._reached, reached)
         if not self._missing:
             self.moment = (self._reached + 1, FRONT_MIN)
-            self.owners = self.owners.holding_from(self.moment)
+            owners = self.move.owners.holding_from(self.moment)
+            self.move = self.move._replace(owners=owners)
         return not self._missing
 
     def has_passed(self, minimal: Moment) -> bool:

@@ -21,7 +21,7 @@ from emberflow.runners.live.balance.pace import (
     wanted_workers,
 )
 from emberflow.runners.live.driver.log import QueryLog
-from emberflow.runners.live.elastic.rebalance import plan_now
+from emberflow.runners.live.elastic.rebalance import known_now, plan_of
 from emberflow.runners.live.supervisor import Supervision
 
 _LOOK_SECONDS = 1.0
@@ -76,11 +76,11 @@ class Automatic:
 
     def _called_for(self) -> Callable[[], None] | None:
         """What is to be done now."""
-        found = plan_now(self._lives)
+        found = known_now(self._lives)
         if found is None:
             return None
         now, lives, elasticity = time.monotonic(), self._lives, self._elasticity
-        owners, plan, load = found
+        owners, load = found
         if elasticity.workers is not None:
             wanted = wanted_workers(load.workers, *elasticity.workers)
             number = len(load.workers)
@@ -89,6 +89,7 @@ class Automatic:
             if grows or shrinks:
                 return lambda: self._rescale(wanted, _CHANGE_SECONDS)
         if elasticity.rebalances:
+            plan = plan_of(owners, load)
             wants = "rebalance" if calls_for_rebalance(plan) else None
             if self._rebalances.look(now, wants):
                 of_slice = plan.applied(owners.of_slice)

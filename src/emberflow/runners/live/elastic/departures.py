@@ -49,8 +49,8 @@ class Departures:
         self._lives = lives
         self._log = log
         self._executors = Executors(spark)
-        #: What was told last, of whom.
-        self._told: tuple[tuple[int, ...], str] | None = None
+        #: What was told, and of whom, since one had to leave.
+        self._told: set[tuple[tuple[int, ...], str]] = set()
         #: How many workers there are to be again, and how many there are since some have left.
         self._back_to: tuple[int, int] | None = None
         self._returns = Steady(_RETURN_HOLDS_SECONDS, _RETURN_RESTS_SECONDS)
@@ -71,7 +71,7 @@ class Departures:
             if numbers and lives.coordinator.phase == "running":
                 self._leave(leaving, numbers)
             elif not numbers:
-                self._told = None
+                self._told.clear()
                 self._return()
 
     def _leave(self, leaving: set[Seat], numbers: tuple[int, ...]) -> None:
@@ -110,8 +110,8 @@ class Departures:
 
     def _tell(self, numbers: tuple[int, ...], what: str) -> None:
         """Tell it once."""
-        if self._told != (numbers, what):
-            self._told = numbers, what
+        if (numbers, what) not in self._told:
+            self._told.add((numbers, what))
             who = ", ".join(map(str, numbers))
             told = f"Spark decommissions the executor of workers {who}: {what}"
             self._log.event(logging.WARNING, "leaving", 0, told)

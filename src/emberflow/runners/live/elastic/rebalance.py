@@ -23,7 +23,7 @@ _LOOK_SECONDS = 0.1
 def rebalance(lives: Supervision, seconds: float) -> int:
     """Move slices, if it pays. Returns how many have moved when they have."""
     deadline = time.monotonic() + seconds
-    owners, plan, _ = _planned_when_known(lives, deadline)
+    owners, plan = _planned_when_known(lives, deadline)
     if not pays(plan):
         return 0
     lives.rebalance(owners, plan.applied(owners.of_slice), max(deadline - time.monotonic(), 1.0))
@@ -35,21 +35,27 @@ def pays(plan: Plan) -> bool:
     return plan.relief >= RELIEF_MIN and plan.before - plan.after >= _SECONDS_MIN
 
 
-def plan_now(lives: Supervision) -> tuple[Owners, Plan, Load] | None:
-    """What would move by the load of the last seconds, and that; None if too little is known of it."""
+def known_now(lives: Supervision) -> tuple[Owners, Load] | None:
+    """The owners and the load of the last seconds; None if too little is known of it."""
     coordinator = lives.coordinator
     owners, load = coordinator.owners, coordinator.ledger.look()
     if owners is None or coordinator.phase != "running" or not load.is_ripe:
         return None
-    return owners, planned(owners.of_slice, load.workers, load.slices), load
+    return owners, load
 
 
-def _planned_when_known(lives: Supervision, deadline: float) -> tuple[Owners, Plan, Load]:
+def plan_of(owners: Owners, load: Load) -> Plan:
+    """What would move by this load."""
+    return planned(owners.of_slice, load.workers, load.slices)
+
+
+def _planned_when_known(lives: Supervision, deadline: float) -> tuple[Owners, Plan]:
     if lives.settings.ordering != "time":
         raise InputError("slices of keys move between workers by time: leave ordering at 'time'.")
-    while (found := plan_now(lives)) is None:
+    while (found := known_now(lives)) is None:
         if lives.wait(_LOOK_SECONDS):
             raise EmberflowError("the query is over: nothing moves.")
         if time.monotonic() > deadline:
             raise EmberflowError("the workers have not told enough of their load yet: ask again.")
-    return found
+    owners, load = found
+    return owners, plan_of(owners, load)

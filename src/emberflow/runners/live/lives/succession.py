@@ -23,9 +23,11 @@ from emberflow.checkpoint.cuts.manifest import Manifest
 from emberflow.checkpoint.cuts.store import Life
 from emberflow.dsl.versions import told
 from emberflow.engine.messages import Moment
+from emberflow.engine.staffing import staffed
 from emberflow.errors import EmberflowError, InputError
 from emberflow.graph.description import steps_of
 from emberflow.graph.versions import CarryPlan, has_backfills
+from emberflow.runners.live.balance.ledger import Load
 from emberflow.runners.live.driver.cluster import ClusterError, check_cluster
 from emberflow.runners.live.driver.coordinator import (
     Coordinator,
@@ -40,7 +42,6 @@ from emberflow.runners.live.lives.shadows import Shadows
 from emberflow.runners.live.lives.successor import Successor
 from emberflow.runners.live.processes.member import Seat, seats_of
 from emberflow.runners.live.rescale import check_number, check_rescale, not_there, rescaled
-from emberflow.runners.live.staffing import staffed
 from emberflow.runners.live.wire.plan import Plan
 from emberflow.runners.live.wire.sockets import WireKeys
 from emberflow.values.item import GlobalTime
@@ -72,6 +73,8 @@ class Succession:
         self._crews = crews
         self._shadows = shadows
         self._running = running
+        #: What was known last of what the slices cost.
+        self._load: Load | None = None
         #: Held while processes are set to work, or asked to prepare what takes over.
         self.preparing = threading.Lock()
 
@@ -135,7 +138,7 @@ class Succession:
         staffing = staffed(
             before.workers, workers, [at for at, seat in enumerate(seats) if seat in leaving]
         )
-        settings = rescaled(before, staffing)
+        settings = rescaled(before, staffing, self._known_load())
         if staffing.is_trivial:
             return
         if not leaving:
@@ -153,8 +156,16 @@ class Succession:
         if before.owners is not planned_on:
             raise EmberflowError("the slices have other owners by now: plan again.")
         owners = before.owners.next(of_slice, before.workers)
+        self._known_load()
         successor = Successor(before._replace(owners=owners), before, None, staffing=staffing)
         self._change_owners(successor, seconds)
+
+    def _known_load(self) -> Load:
+        """The load of the present life; if it is too young, that of one before: slices are what they were."""
+        load = self._current.coordinator.ledger.look()
+        if load.is_ripe or self._load is None:
+            self._load = load
+        return self._load
 
     def _change_owners(self, successor: Successor, seconds: float) -> None:
         before, workers, staffing = successor.before, successor.settings.workers, successor.staffing

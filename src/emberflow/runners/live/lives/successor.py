@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 
 from emberflow.engine.messages import Moment
+from emberflow.engine.staffing import Staffing
 from emberflow.runners.live.driver.coordinator import Coordinator
 from emberflow.runners.live.life import Settings
 from emberflow.runners.live.processes.jobs import Job
 from emberflow.runners.live.processes.member import Seat
-from emberflow.runners.live.staffing import Staffing
 from emberflow.runners.live.wire.plan import Plan
 
 

@@ -43,7 +43,7 @@ class Staffing(NamedTuple):
 
         >>> from emberflow.values.owners import equal_owners
         >>> staffed(3, 2, leaving=[0]).renamed(equal_owners(3))
-        Owners(version 0, slices of each worker: 341, 341, 342)
+        Owners(version 0, slices of each worker: 342, 341, 341)
         >>> staffed(2, 2, leaving=[0]).renamed(equal_owners(2))
         Owners(version 0, slices of each worker: 0, 512, 512)
         """
