@@ -20,13 +20,16 @@ from emberflow.work import watched
 WORKERS = (1, 2, 5, 10, 20, 50, 100, 200)
 RATES = (50, 200)
 #: Of the fixed input.
-DOCUMENTS = 400
+DOCUMENTS = 800
 CUT_MS = 100
 WAYS: dict[str, dict[str, Any]] = {
     "no cuts": {},
     "cuts": {"cut_us": 1_000 * CUT_MS},
     "cuts, the world stands still": {"cut_us": 1_000 * CUT_MS, "halts": True},
 }
+
+TICKS_MS = (5, 10, 20, 50, 100, 200, 500, 1_000)
+TICKS_SECONDS = (0.1, 0.2, 0.5, 1, 2, 5)
 
 Latencies: TypeAlias = dict[tuple[int, int], Figures]
 #: Seconds, and how many cuts were made.
@@ -94,8 +97,12 @@ def _plot(kind: str, documents_given: int, latencies: Latencies, run_times: RunT
         right.set_ylim(bottom=0.5 * min(seconds for seconds, _ in run_times.values()))
         right.set_ylabel("seconds")
         right.set_title(f"run time of {documents_given} documents, cuts every {CUT_MS} ms")
-        for axes in all_axes:
+        for axes, ticks in zip(all_axes, (TICKS_MS, TICKS_SECONDS), strict=True):
             axes.set_yscale("log")
+            low, high = axes.get_ylim()
+            shown = [tick for tick in ticks if low <= tick <= high]
+            axes.set_yticks(shown, [f"{tick:,}" for tick in shown])
+            axes.minorticks_off()
             axes.set_xticks(places, [str(workers) for workers in WORKERS])
             axes.set_xlabel("workers")
             axes.legend(fontsize=7)

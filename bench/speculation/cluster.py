@@ -20,7 +20,7 @@ from emberflow import fronts, sinks
 from speculation import HEADS, Figures, documents, plots
 
 WORKERS = (1, 2, 4)
-RATES = (25, 50, 100)
+RATES = (50, 100, 200)
 SECONDS = 4
 ROUNDS = 2
 _DOCUMENTS_MIN = 80

@@ -45,7 +45,7 @@ IDLE_US = 2_000
 ROW_US = 3
 ROWS_AT_ONCE = 100
 COMMIT_US = 5_000
-AHEAD = 8
+AHEAD = 2
 
 MODEL = (
     f"model: {ITEM_US} µs an item, {EVENT_US} µs an event; links {LINK_US / 1_000:g} ms "
