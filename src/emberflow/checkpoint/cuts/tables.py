@@ -90,6 +90,10 @@ _RUN_BYTES = 64 << 20
 _GROUP_BYTES = 2 << 20
 _GROUP_ROWS_MAX = 16_384
 _BATCH_ROWS = 1024
+_FILE_BUFFER_BYTES = 1 << 20
+#: Row groups of packed rows that are written in one go: that takes some 20 ms, for nearly all of which the
+#: interpreter is free.
+_GROUPS_AT_ONCE = 4
 
 #: Values of these types hold no lists, and pickle takes every one of them.
 _PLAIN = frozenset((int, float, str, bytes, bool, type(None)))
@@ -125,8 +129,10 @@ class PartWriter:
         self._lists = lists
         self._pause = pause
         self._run_bytes, self._group_bytes = run_bytes, group_bytes
+        # Arrow writes dozens of times for a row group. Each time it would wait for the interpreter.
+        self._file = pa.BufferedOutputStream(pa.PythonFile(file, "w"), _FILE_BUFFER_BYTES)
         self._writer = pq.ParquetWriter(
-            file,
+            self._file,
             SCHEMA,
             compression="zstd",
             use_dictionary=["operation"],
@@ -190,9 +196,9 @@ class PartWriter:
             self._pause()
             order = packed_order(data, rows)
             each = self._rows_of_a_group(rows, sum(map(len, data)))
-            for begin in range(0, rows, each):
+            for begin in range(0, rows, _GROUPS_AT_ONCE * each):
                 self._pause()
-                end = min(begin + each, rows)
+                end = min(begin + _GROUPS_AT_ONCE * each, rows)
                 columns = self._packed_arrays(
                     operation, end - begin, packed_columns(data, order, begin, end)
                 )
@@ -332,12 +338,14 @@ class PartWriter:
             self._write_packed()
         self._writer.add_key_value_metadata({_RUNS: ",".join(map(str, self._runs)).encode()})
         self._writer.close()
+        self._file.detach()  # the file itself is the caller's to close
         return Summary(self._rows, self._low, self._high)
 
     def abandon(self) -> None:
         """Close the file, whose content is of no use. Never raises."""
         with suppress(Exception):
             self._writer.close()
+            self._file.detach()
 
     def _is_current(self, row: Writable) -> bool:
         key = self._key
