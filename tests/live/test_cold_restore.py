@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -15,6 +15,7 @@ import pytest
 import emberflow as ef
 from emberflow.checkpoint import Row
 from emberflow.checkpoint.cuts import tables
+from emberflow.checkpoint.cuts.lists import SavedLists
 from emberflow.checkpoint.cuts.manifest import Manifest
 from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.checkpoint.errors import DamagedCutError
@@ -22,6 +23,7 @@ from emberflow.engine.layout import Layout
 from emberflow.engine.messages import BEFORE_ALL, Moment
 from emberflow.engine.progress.acker import Acker
 from emberflow.engine.worker.worker import Worker
+from emberflow.runners.live.cold import ahead as ahead_module
 from emberflow.runners.live.cold import blocks as blocks_module
 from emberflow.runners.live.cold import runs as runs_module
 from emberflow.runners.live.cold.ahead import CopiedAhead
@@ -45,9 +47,15 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 
 
 def chain_of_cuts(
-    store: CheckpointStore, random: Random, spread: int, cuts: int = 4
+    store: CheckpointStore,
+    random: Random,
+    spread: int,
+    cuts: int = 4,
+    *,
+    growing: Collection[str] = (),
 ) -> tuple[Manifest, State]:
-    """A full cut and some incremental ones, in which rows change and buckets are no more."""
+    """A full cut and some incremental ones, in which rows change and buckets are no more. Rows of steps that are
+    ``growing`` have lists."""
     workers = Workers(store, store.begin().incarnation, random.choice((1, 3)), spread)
     state: State = {}
     cut: Manifest | None = None
@@ -59,11 +67,14 @@ def chain_of_cuts(
                 KEYS, len(KEYS) if number == 1 else random.choice((0, 5, 100))
             ):
                 changed.append((step, key))
-                state.pop((step, key), None)  # an equal key is replaced
+                before = state.pop((step, key), None)  # an equal key is replaced
+                payload: Any = (step, key, number)
+                if step in growing and random.random() < 0.9:
+                    older = before[0][1] if before else None
+                    grows = older.__class__ is PersistentList and random.random() < 0.8
+                    payload = (older if grows else PersistentList([key])).append(number)
                 if random.random() < 0.9:
-                    state[step, key] = [
-                        ((next(times), random.randrange(-5, 5)), (step, key, number))
-                    ]
+                    state[step, key] = [((next(times), random.randrange(-5, 5)), payload)]
         changed = list(dict.fromkeys(changed))
         cut = workers.write(
             number, state, None if number == 1 else changed, cut, random, (10**6, 0)
@@ -171,20 +182,43 @@ def check_copies(folder: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> No
         runs_module, "hashes_of", lambda keys: [hash_of(key, spread) for key in keys]
     )
     monkeypatch.setattr(runs_module, "_AFTER_RESTORE_SECONDS", random.choice((0.0, 0.01)))
+    monkeypatch.setattr(ahead_module, "_AT_ONCE", random.choice((3, 256)))
     store = CheckpointStore(folder / "checkpoint")
-    chain_of_cuts(store, random, spread, cuts=5)
+    growing = random.choice(((), STEPS[2:], STEPS[1:]))
+    chain_of_cuts(store, random, spread, cuts=5, growing=growing)
     cuts = store.cuts()
     last = random.choice(cuts[3:])  # which is another chain for whoever has read a newer one
     before, behind = list(hash_ranges(7)[:4]), list(hash_ranges(7)[4:])
-    ahead = CopiedAhead(store, str(folder / "cold"), behind, STEPS[:2])
+    flow = ef.Flow("copied")
+    for step in STEPS:
+        flow.front(f"of {step}").key_by(str).group(window=2, name=step).sink(f"out of {step}")
+    layout, all_cold = Layout(flow.graph()), STEPS[: random.choice((0, 2, 2, 3))]
+    ahead = CopiedAhead(store, str(folder / "cold"), layout, behind, behind, all_cold)
     for cut in cuts:
         if random.random() < 0.5:
             ahead.bring_up(cut)
             if random.random() < 0.7:
                 ahead.settle(20)
-    taken = ahead.taken(last)
+    state, taken = ahead.taken(last)
+    assert set(taken) == set(all_cold) - set(growing)
+    lists = SavedLists()
+    rows = list(store.rows_in(last, behind, lists=lists))
+    worker = Worker(layout, 0, 1)
+    state.hand_over(worker, last.time)
+    made = {
+        (machine.operation, row.key): row
+        for machine in worker.machines.stateful.values()
+        for row in machine.rows_at(last.time)
+    }
+    assert {identity: row[3:] for identity, row in made.items()} == {
+        (row.operation, row.key): row[3:] for row in rows if row.operation not in taken
+    }
+    assert {repr(key) for _, key in made} == {
+        repr(row.key) for row in rows if row.operation not in taken
+    }
+    assert known_lists(ahead.lists) == known_lists(lists)
     own = rows_by_key(store, last, before)
-    for step in STEPS[:2]:
+    for step in taken:
         cold = SortedRuns(str(folder / "cold"))
         cold.begin_with(step, store.columns(last, before, [step])[step])
         known = {**own[step], **rows_by_key(store, last, behind)[step]}
@@ -197,6 +231,15 @@ def check_copies(folder: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> No
         cold.settle(20)
         assert {row.key: row for row in cold.take(KEYS)} == known
         assert not cold.take(KEYS)
+
+
+def known_lists(lists: SavedLists) -> list[Any]:
+    """What the next cut may continue: by bucket the cut that has the lists, and the lists."""
+    found = [
+        (repr(bucket), cut, [list(each) for each in known])
+        for bucket, (cut, known) in lists._stored.items()
+    ]
+    return sorted(found)
 
 
 @pytest.mark.parametrize("seed", range(few(12)))

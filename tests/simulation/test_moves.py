@@ -9,13 +9,16 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from emberflow.engine.cuts.pending import PendingTicks
 from emberflow.engine.machines.cold import Cooling, RowsInMemory
 from emberflow.engine.machines.group import GroupMachine
 from emberflow.engine.machines.reduce import ReduceMachine
 from emberflow.engine.machines.state import AccessMachine
+from emberflow.engine.machines.ticking import Ticks
 from emberflow.engine.messages import AFTER_ALL
 from emberflow.engine.staffing import Staffing
 from emberflow.engine.worker import succession
+from emberflow.engine.worker.ahead import StateAhead
 from emberflow.engine.worker.worker import Worker
 from emberflow.runners.simulation import processes as processes_module
 from emberflow.runners.simulation import recovery as recovery_module
@@ -166,7 +169,7 @@ def what_has_left_goes_cold(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @breaks
 def what_was_scheduled_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(succession, "kept_timers", lambda worker, moment: iter(()))
+    monkeypatch.setattr(succession, "kept_timers", lambda worker, moment, **how: iter(()))
 
 
 @breaks
@@ -206,6 +209,75 @@ def state_is_copied_but_a_later_change_is_not(monkeypatch: pytest.MonkeyPatch) -
 def what_changed_since_it_was_copied_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     true = recovery_module.copied_ahead
     monkeypatch.setattr(recovery_module, "copied_ahead", lambda *given: true(*given)[:1])
+
+
+@breaks
+def what_was_made_ahead_is_not_corrected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StateAhead, "replace", lambda ahead, *given: None)
+
+
+@breaks
+def what_was_made_ahead_stays_beside_what_corrects_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of groupings, whose buckets have several rows."""
+
+    def replace(ahead: StateAhead, moment: Any, step: str, key: Any, rows: list[Any]) -> None:
+        ahead._machines[step].restore(moment, rows)
+
+    monkeypatch.setattr(StateAhead, "replace", replace)
+
+
+@breaks
+def what_is_scheduled_later_is_not_made_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    true, known = StateAhead.schedule, set[int]()
+
+    def schedule(ahead: StateAhead, *given: Any) -> None:
+        if id(ahead) not in known:
+            true(ahead, *given)
+        known.add(id(ahead))
+
+    monkeypatch.setattr(StateAhead, "schedule", schedule)
+
+
+@breaks
+def ticks_of_keys_that_come_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Ticks, "take_in", lambda ticks, other, moment: None)
+
+
+@breaks
+def ticks_of_keys_that_come_are_in_no_later_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PendingTicks, "take_in", lambda pending, other: None)
+
+
+@breaks
+def ticks_of_keys_that_stay_are_in_no_later_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    def inherit(pending: PendingTicks, other: PendingTicks, moment: Any) -> None:
+        pending._since = moment
+
+    monkeypatch.setattr(PendingTicks, "inherit", inherit)
+
+
+@breaks
+def ticks_of_keys_that_leave_run_here_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Ticks, "_owned", lambda ticks, mixed: mixed)
+
+
+@breaks
+def ticks_of_keys_that_leave_stay_in_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
+    true = PendingTicks.leave
+    monkeypatch.setattr(
+        PendingTicks, "leave", lambda pending, is_own: true(pending, lambda key: True)
+    )
+
+
+@breaks
+def all_ticks_are_sent_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are kept in memory as well."""
+    true = succession.kept_timers
+    monkeypatch.setattr(
+        succession,
+        "kept_timers",
+        lambda worker, moment, **how: true(worker, moment, ticks_too=True),
+    )
 
 
 @breaks

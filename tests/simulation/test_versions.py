@@ -310,7 +310,7 @@ def heirs_make_keys_of_what_they_did_not_map(monkeypatch: pytest.MonkeyPatch) ->
 
 @breaks
 def heirs_forget_what_is_scheduled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(succession, "kept_timers", lambda worker, moment: iter(()))
+    monkeypatch.setattr(succession, "kept_timers", lambda worker, moment, **how: iter(()))
 
 
 def with_backfills(monkeypatch: pytest.MonkeyPatch, changed: Callable[[Any, Any], Any]) -> None:

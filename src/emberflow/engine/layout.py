@@ -19,7 +19,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from emberflow.engine.cuts.pending import Pending
+from emberflow.engine.cuts.pending import Pending, PendingTicks
 from emberflow.engine.machines.closer import CloserMachine
 from emberflow.engine.machines.group import GroupMachine
 from emberflow.engine.machines.map import (
@@ -150,6 +150,12 @@ class Layout:
                 return entry
         (reader,) = self.readers[node]
         return reader
+
+    @property
+    def ticking(self) -> set[str]:
+        """The maps of ticks that wait in the machine of their reduction."""
+        loops = (fused for fused in self.fused.values() if isinstance(fused, TickingLoop))
+        return {self.graph.nodes[loop.ticks].name for loop in loops}
 
     def balance_of(self, node: int) -> tuple[Callable[[Any], Any], Balance] | None:
         """The key function of a node's input, raw and with its errors told; None if unkeyed."""
@@ -368,7 +374,10 @@ class Machines:
     def __init__(self, layout: Layout) -> None:
         self.process: dict[int, Process] = {}
         self.stateful: dict[int, Stateful] = {}
+        #: What maps have scheduled and sent.
         self.pending: dict[int, Pending] = {}
+        #: By the map of its ticks: a machine in which they wait.
+        self.ticking: dict[int, TickingMachine] = {}
         for node in layout.nodes:
             if node in layout.fused:
                 fused = layout.fused[node]
@@ -376,13 +385,21 @@ class Machines:
             elif not isinstance(layout.graph.nodes[node], Sink):
                 self._add_operation(layout, layout.graph.nodes[node])
 
+    def all_pending(self) -> list[Pending]:
+        """All that is scheduled here, and what it knows of ticks."""
+        return [*self.pending.values(), *(machine.pending for machine in self.ticking.values())]
+
     def _fused(self, layout: Layout, fused: Fused) -> ReduceMachine:
         graph, reduction, diverts = layout.graph, fused.reduction, layout.diverts
         _, balance = fused.balance(graph)
         if not isinstance(fused, TickingLoop):
             return ReduceMachine(graph, reduction, balance, fused.keyed, diverts=diverts)
-        pending = self.pending[fused.ticks] = Pending(graph.nodes[fused.ticks].name)
-        return TickingMachine(graph, reduction, balance, fused.ports, pending, diverts=diverts)
+        name = graph.nodes[fused.ticks].name
+        self.pending[fused.ticks] = Pending(name)
+        machine = self.ticking[fused.ticks] = TickingMachine(
+            graph, reduction, balance, fused.ports, PendingTicks(name), diverts=diverts
+        )
+        return machine
 
     def _add(self, node: int, machine: Stateful) -> None:
         self.stateful[node] = machine

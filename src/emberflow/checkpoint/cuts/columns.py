@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from emberflow.checkpoint.cuts.arrays import int64s
 from emberflow.checkpoint.cuts.lists import has_lists
+from emberflow.checkpoint.cuts.ranges import Ranges
 from emberflow.checkpoint.cuts.tables import SCHEMA, Source, damage_of, opened_runs
 from emberflow.values.hashing import HashRange
 from emberflow.values.item import TIME_MIN
@@ -166,24 +167,3 @@ def _groups(
 def _may_have_lists(runs: Sequence[ColumnRun]) -> bool:
     """Whether the first rows have lists."""
     return bool(runs) and any(map(has_lists, runs[0].read(0).payloads[:_LOOKED_AT].to_pylist()))
-
-
-class Ranges:
-    """Ranges of hashes, for many hashes at once."""
-
-    def __init__(self, ranges: Sequence[HashRange]) -> None:
-        import numpy as np
-
-        ordered = sorted(ranges, key=lambda each: each.low)
-        self._lows = np.array([each.low for each in ordered], np.int32)
-        self._highs = np.array([each.high for each in ordered], np.int32)
-
-    def those(self, hashes: Hashes) -> Flags | None:
-        """Which of these hashes are in one of the ranges; None if all are."""
-        import numpy as np
-
-        if not len(self._lows):
-            return np.zeros(len(hashes), np.bool_)
-        number = np.searchsorted(self._lows, hashes, "right") - 1
-        inside: Flags = (number >= 0) & (hashes <= self._highs[number])
-        return None if inside.all() else inside

@@ -236,6 +236,18 @@ class SavedLists:
             self._pending[operation, key] = tuple(lists[:LISTS_MAX])
 
     def restored(self, operation: str, key: Any, cut: int, lists: list[List]) -> None:
+        """A bucket of this cut has these lists, whatever an older one has."""
         if lists:
             self._stored[operation, key] = (cut, tuple(lists[:LISTS_MAX]))
             self._steps.add(operation)
+        elif self._stored:
+            self._stored.pop((operation, key), None)
+
+    def go_on(self, cut: int) -> None:
+        """All that is known is as of this cut."""
+        self._cut = cut
+
+    def adopt(self, other: SavedLists) -> None:
+        """Take what is known of other buckets, as of the same cut."""
+        self._stored.update(other._stored)
+        self._steps |= other._steps

@@ -27,7 +27,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import compress
+from itertools import chain, compress
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
@@ -354,7 +354,8 @@ def _disentangled(
             by_hash[row[1]].append(row)
     page = ColumnPage.empty()
     for stored in by_hash.values():
-        for _, _, key, place, payload in newest_buckets(sources, stored, None):
+        buckets = newest_buckets(sources, stored, None)
+        for _, _, key, place, payload in chain.from_iterable(one.rows for one in buckets):
             counted.payloads += 1
             if test is None or test(key):
                 page.keys.append(key)

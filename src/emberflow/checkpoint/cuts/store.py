@@ -51,16 +51,23 @@ import uuid
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from emberflow.checkpoint.cuts.columns import ColumnRun, opened_columns
 from emberflow.checkpoint.cuts.lists import SavedLists
 from emberflow.checkpoint.cuts.manifest import Manifest, PartInfo, checked_json, json_with_checksum
 from emberflow.checkpoint.cuts.part_file import PartFile
+from emberflow.checkpoint.cuts.ranges import Ranges
 from emberflow.checkpoint.cuts.rows import BUCKET, SCHEDULED, Chunk, Row
 from emberflow.checkpoint.cuts.scan import ColumnPage, Counted, KeyTest, Wanted, scan
-from emberflow.checkpoint.cuts.tables import PartWriter, Source, merged, united
+from emberflow.checkpoint.cuts.tables import (
+    NewestBucket,
+    PartWriter,
+    Source,
+    merged,
+    newer_buckets,
+    united,
+)
 from emberflow.checkpoint.errors import (
     CheckpointError,
     DamagedCutError,
@@ -490,26 +497,36 @@ class CheckpointStore:
         lists: SavedLists | None = None,
         left_out: Collection[str] = (),
     ) -> Iterator[Row]:
-        """The rows of a cut whose key hashes are in one of these ranges, a range after the other, but for
-        those of the steps that are ``left_out``."""
+        """The rows of a cut whose key hashes are in one of these ranges, but for those of the steps that are
+        ``left_out``."""
         if lists is not None:
             lists.begin_restore(manifest.number)
-        return chain.from_iterable(
-            self._rows_between(manifest, own, kind, lists, left_out) for own in ranges
-        )
+        ranges = list(ranges)
+        sources = self._sources(manifest, ranges, kind)
+        if kind == SCHEDULED:
+            return united(sources, Ranges(ranges), manifest.time)
+        return merged(sources, Ranges(ranges), lists=lists, left_out=left_out)
 
-    def _rows_between(
+    def newer_buckets(
         self,
         manifest: Manifest,
-        own: HashRange,
-        kind: str,
-        lists: SavedLists | None,
-        left_out: Collection[str],
+        ranges: Sequence[HashRange],
+        known: Collection[str],
+        lists: SavedLists,
+        *,
+        left_out: Collection[str] = (),
+    ) -> Iterator[NewestBucket]:
+        """The buckets in ranges of hashes that the parts of a cut have, but for those with the paths that are
+        ``known``. These are of an earlier cut of its chain, whose ``lists`` become those of this one."""
+        sources = self._sources(manifest, ranges, without=known)
+        return newer_buckets(sources, Ranges(ranges), lists, left_out)
+
+    def newer_scheduled(
+        self, manifest: Manifest, ranges: Sequence[HashRange], known: Collection[str]
     ) -> Iterator[Row]:
-        sources = self._sources(manifest, [own], kind)
-        if kind == SCHEDULED:
-            return united(sources, own.low, own.high, manifest.time)
-        return merged(sources, own.low, own.high, lists=lists, left_out=left_out)
+        """The same of scheduled items, each as a row with its origin for a key."""
+        sources = self._sources(manifest, ranges, SCHEDULED, known)
+        return united(sources, Ranges(ranges), manifest.time)
 
     def _sources(
         self,

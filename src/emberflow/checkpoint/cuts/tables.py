@@ -51,10 +51,12 @@ from emberflow.checkpoint.cuts.lists import (
     List,
     PayloadPickler,
     SavedLists,
+    Stored,
     has_lists,
     unpickled,
 )
 from emberflow.checkpoint.cuts.packed import packed_columns, packed_order
+from emberflow.checkpoint.cuts.ranges import Ranges
 from emberflow.checkpoint.cuts.rows import Chunk, PackedRows, Row, RowColumns, Writable
 from emberflow.checkpoint.errors import CheckpointError, DamagedCutError, UntrustedFileError
 from emberflow.errors import shortened
@@ -438,19 +440,18 @@ class Source:
 
 def merged(
     sources: Sequence[Source],
-    low: int,
-    high: int,
+    inside: Ranges,
     *,
     lists: SavedLists | None = None,
     left_out: Collection[str] = (),
 ) -> Iterator[Row]:
-    """The rows of the buckets in a range of hashes: of each key the newest bucket of the chain.
+    """The rows of the buckets in ranges of hashes: of each key the newest bucket of the chain.
 
     ``sources`` are the parts of the chain, oldest first. The rows of some steps may be ``left_out``.
     """
     newest_first = list(reversed(sources))
     with ExitStack() as files:
-        for stored in _together(newest_first, low, high, files, left_out):
+        for stored in _together(newest_first, inside, files, left_out):
             row = stored[0]
             if (
                 len(stored) == 1
@@ -463,15 +464,37 @@ def merged(
                     key, payload = pickle.loads(row[3]), pickle.loads(row[7])
                 yield Row(row[0], row[1], key, _place_of(row), payload)
             else:
-                yield from newest_buckets(newest_first, stored, lists)
+                for _, _, rows in newest_buckets(newest_first, stored, lists):
+                    yield from rows
 
 
-def united(sources: Sequence[Source], low: int, high: int, time: tuple[int, int]) -> Iterator[Row]:
-    """The scheduled items in a range of hashes that are at or above a global time, each once: rows with
+def newer_buckets(
+    sources: Sequence[Source], inside: Ranges, lists: SavedLists, left_out: Collection[str] = ()
+) -> Iterator[NewestBucket]:
+    """The buckets that some parts of a chain have, those behind all others: each as of the newest of them.
+
+    ``lists`` are those of the parts before them, and then those of these.
+    """
+    newest_first = list(reversed(sources))
+    with ExitStack() as files:
+        for stored in _together(newest_first, inside, files, left_out):
+            row = stored[0]
+            is_plain = row[4] is not None and row[8] is None and not has_lists(row[7])
+            if len(stored) == 1 and is_plain and lists.is_empty:
+                with damage_of(newest_first[row[2]]):
+                    key, payload = pickle.loads(row[3]), pickle.loads(row[7])
+                own = Row(row[0], row[1], key, _place_of(row), payload)
+                yield NewestBucket(row[0], key, [own])
+            else:
+                yield from newest_buckets(newest_first, stored, lists, continues=True)
+
+
+def united(sources: Sequence[Source], inside: Ranges, time: tuple[int, int]) -> Iterator[Row]:
+    """The scheduled items in ranges of hashes that are at or above a global time, each once: rows with
     the origin for a key."""
     newest_first = list(reversed(sources))
     with ExitStack() as files:
-        for stored in _together(newest_first, low, high, files):
+        for stored in _together(newest_first, inside, files):
             seen: set[Place] = set()
             for row in stored:
                 place = _place_of(row)
@@ -485,8 +508,7 @@ def united(sources: Sequence[Source], low: int, high: int, time: tuple[int, int]
 
 def _together(
     newest_first: Sequence[Source],
-    low: int,
-    high: int,
+    inside: Ranges,
     files: ExitStack,
     left_out: Collection[str] = (),
 ) -> Iterator[list[_Stored]]:
@@ -494,7 +516,7 @@ def _together(
     runs = [
         run
         for number, source in enumerate(newest_first)
-        for run in _runs_of(number, source, low, high, files, left_out)
+        for run in _runs_of(number, source, inside, files, left_out)
     ]
     for _, rows in itertools.groupby(heapq.merge(*runs, key=_ORDER), key=_TOGETHER):
         yield list(rows)
@@ -522,7 +544,7 @@ class damage_of:  # noqa: N801 (reads as a word of the language)
 
 
 def _runs_of(
-    number: int, source: Source, low: int, high: int, files: ExitStack, left_out: Collection[str]
+    number: int, source: Source, inside: Ranges, files: ExitStack, left_out: Collection[str]
 ) -> list[Iterator[_Stored]]:
     hash_column = SCHEMA.get_field_index("key_hash")
     operation_column = SCHEMA.get_field_index("operation")
@@ -532,10 +554,10 @@ def _runs_of(
         if operations.min == operations.max and operations.min in left_out:
             return False
         statistics = group.column(hash_column).statistics
-        return bool(statistics.max >= low and statistics.min <= high)
+        return inside.overlap(statistics.min, statistics.max)
 
     file, runs = opened_runs(source, may_have, files)
-    found = [_run(number, source, file, groups, low, high) for groups in runs]
+    found = [_run(number, source, file, groups, inside) for groups in runs]
     if left_out:
         found = [(row for row in run if row[0] not in left_out) for run in found]
     return found
@@ -565,15 +587,15 @@ def opened_runs(
 
 
 def _run(
-    number: int, source: Source, file: pq.ParquetFile, groups: list[int], low: int, high: int
+    number: int, source: Source, file: pq.ParquetFile, groups: list[int], inside: Ranges
 ) -> Iterator[_Stored]:
     with damage_of(source):
         for group in groups:
             for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], use_threads=False):
-                hashes = batch.column("key_hash")
-                inside = pc.and_(pc.greater_equal(hashes, low), pc.less_equal(hashes, high))
-                kept = batch.filter(inside)
-                operations, hashes, *others = (column.to_pylist() for column in kept.columns)
+                wanted = inside.those(batch.column("key_hash").to_numpy().astype("int32"))
+                if wanted is not None:
+                    batch = batch.take(int64s(wanted.nonzero()[0]))
+                operations, hashes, *others = (column.to_pylist() for column in batch.columns)
                 yield from zip(operations, hashes, itertools.repeat(number), *others)
 
 
@@ -586,10 +608,25 @@ class _Bucket(NamedTuple):
     rows: list[_Stored]
 
 
+class NewestBucket(NamedTuple):
+    """A bucket of a step, with its lists whole. Without rows, it is no more."""
+
+    operation: str
+    key: Any
+    rows: list[Row]
+
+
 def newest_buckets(
-    sources: Sequence[Source], stored: list[_Stored], lists: SavedLists | None
-) -> Iterator[Row]:
-    """The newest bucket of each key, with its lists whole, of rows with one operation and hash."""
+    sources: Sequence[Source],
+    stored: list[_Stored],
+    lists: SavedLists | None,
+    *,
+    continues: bool = False,
+) -> Iterator[NewestBucket]:
+    """The newest bucket of each key, of rows with one operation and hash.
+
+    With ``continues``, it may continue lists of older parts, which ``lists`` has.
+    """
     by_data: dict[bytes, tuple[Any, list[_Bucket]]] = {}
     by_key: dict[Any, list[_Bucket]] = {}
     for row in stored:
@@ -605,20 +642,29 @@ def newest_buckets(
         buckets[-1].rows.append(row)
     for buckets in by_key.values():
         newest = buckets[0]
-        if newest.rows[0][4] is None:
-            continue  # the bucket is no more
-        key = by_data[newest.rows[0][3]][0]
-        payloads, found = _decoded(sources, buckets)
+        operation, key = newest.rows[0][0], by_data[newest.rows[0][3]][0]
+        older = lists.stored(operation, key) if continues and lists is not None else None
+        rows: list[Row] = []
+        found: list[List] = []
+        if newest.rows[0][4] is not None:
+            payloads, found = _decoded(sources, buckets, older)
+            rows = [
+                Row(row[0], row[1], key, _place_of(row), payload)
+                for row, payload in zip(newest.rows, payloads, strict=True)
+            ]
         if lists is not None:
-            lists.restored(newest.rows[0][0], key, sources[newest.source].cut, found)
-        for row, payload in zip(newest.rows, payloads, strict=True):
-            yield Row(row[0], row[1], key, _place_of(row), payload)
+            lists.restored(operation, key, sources[newest.source].cut, found)
+        yield NewestBucket(operation, key, rows)
 
 
-def _decoded(sources: Sequence[Source], buckets: list[_Bucket]) -> tuple[list[Any], list[List]]:
-    """The payloads and lists of the first bucket, which may continue lists of those behind it."""
+def _decoded(
+    sources: Sequence[Source], buckets: list[_Bucket], known: Stored | None = None
+) -> tuple[list[Any], list[List]]:
+    """The payloads and lists of the first bucket, which may continue lists of those behind it, or those that
+    are ``known`` of an older part."""
     needed = [buckets[0]]
     rest = iter(buckets[1:])
+    lists: list[List] = []
     while True:
         newer = needed[-1]
         follows = {row[8] for row in newer.rows} - {None}
@@ -626,6 +672,9 @@ def _decoded(sources: Sequence[Source], buckets: list[_Bucket]) -> tuple[list[An
             break
         with damage_of(sources[newer.source]):
             base = next((one for one in rest if {sources[one.source].cut} == follows), None)
+            if base is None and known is not None and {known[0]} == follows:
+                lists = list(known[1])
+                break
             if base is None:
                 raise DamagedCutError(
                     f"step {newer.rows[0][0]!r}: a bucket continues lists that are stored in cut "
@@ -633,7 +682,6 @@ def _decoded(sources: Sequence[Source], buckets: list[_Bucket]) -> tuple[list[An
                 )
         needed.append(base)
     payloads: list[Any] = []
-    lists: list[List] = []
     for bucket in reversed(needed):
         with damage_of(sources[bucket.source]):
             payloads, lists = unpickled([row[7] for row in bucket.rows], lists)

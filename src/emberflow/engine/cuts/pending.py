@@ -12,15 +12,21 @@ a time that is not below it, comes from an element that is not replayed. So the 
 
 An item is dropped once the minimal time has passed it. All items are looked at when there are twice as
 many as were left the last time, so the cost of an item is constant.
+
+**Ticks** (`machines.ticking`) belong to a key, and wait at its worker. So what is pending of them does, too
+(`PendingTicks`), and goes where the slice of the key goes. In a cut such an item has the hash of its key:
+that tells it from one that had to be sent to the worker of its key, and that is pending at the worker
+that has sent it (`is_with_its_key`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from emberflow.engine.cuts.cut import Scheduled, scheduled_row
 from emberflow.engine.messages import BEFORE_ALL, Moment
+from emberflow.values.hashing import key_hash
 from emberflow.values.item import Place
 
 #: With fewer items than this, a look is not worth it.
@@ -101,7 +107,7 @@ class Pending:
         for number in range(self._committed if since >= self._since else 0, len(final)):
             origin, place, payload = final[number]
             needed = since <= origin and moment <= place
-            yield scheduled_row(self.operation, origin, place, payload) if needed else None
+            yield self._row(origin, place, payload) if needed else None
         while self._ahead:
             ahead = self._ahead[-1]
             while ahead:
@@ -114,8 +120,11 @@ class Pending:
                 place = identity[0]
                 final.append((origin, place, payload))
                 needed = since <= origin and moment <= place
-                yield scheduled_row(self.operation, origin, place, payload) if needed else None
+                yield self._row(origin, place, payload) if needed else None
             self._ahead.pop()
+
+    def _row(self, origin: Moment, place: Place, payload: Any) -> Scheduled:
+        return scheduled_row(self.operation, origin, place, payload)
 
     def waiting_at(self, moment: Moment) -> Iterator[Scheduled]:
         """What a cut at this moment would hold. Nothing changes by it."""
@@ -124,7 +133,7 @@ class Pending:
             known += [(origin, place, payload) for (place, _), (origin, payload) in items.items()]
         for origin, place, payload in known:
             if origin < moment <= place:
-                yield scheduled_row(self.operation, origin, place, payload)
+                yield self._row(origin, place, payload)
 
     def cut_committed(self, moment: Moment) -> None:
         if moment == self._begun and not self._ahead:
@@ -136,3 +145,108 @@ class Pending:
         self._final += [(row.origin, row.place, row.payload) for row in rows]
         self._committed = len(self._final)
         self._since = moment
+
+
+#: Whether a key is one of this worker's.
+IsOwn = Callable[[Any], bool]
+
+
+def is_with_its_key(item: Scheduled) -> bool:
+    """Whether a scheduled item that is a tick waits at the worker of its key, and is pending there."""
+    return item.key_hash == key_hash(item.payload[0])
+
+
+def divided(
+    items: Iterable[Scheduled], is_chosen: Callable[[Scheduled], bool]
+) -> tuple[list[Scheduled], list[Scheduled]]:
+    """Those that are chosen, and the others."""
+    chosen: list[Scheduled] = []
+    others: list[Scheduled] = []
+    for item in items:
+        (chosen if is_chosen(item) else others).append(item)
+    return chosen, others
+
+
+class PendingTicks(Pending):
+    """The ticks of a worker's own keys.
+
+    When slices leave, what is pending of their keys stays for a while, and is in no cut. It is dropped between
+    other work (`sift`).
+    """
+
+    __slots__ = ("_is_own", "_kept", "_mixed")
+
+    def __init__(self, operation: str) -> None:
+        super().__init__(operation)
+        #: What was here when slices left, and perhaps left with them; and what came with others, or stayed. All
+        #: of it is in committed cuts.
+        self._mixed: list[tuple[Moment, Place, Any]] = []
+        self._kept: list[tuple[Moment, Place, Any]] = []
+        self._is_own: IsOwn = _always
+
+    def __len__(self) -> int:
+        return super().__len__() + len(self._mixed) + len(self._kept)
+
+    @property
+    def is_mixed(self) -> bool:
+        return bool(self._mixed)
+
+    def sift(self, most: int | None = None) -> None:
+        """Drop what has left: look at so many, or at all."""
+        mixed, is_own = self._mixed, self._is_own
+        if mixed:
+            looked_at = mixed[-(len(mixed) if most is None else most) :]
+            del mixed[-len(looked_at) :]
+            self._kept += [known for known in looked_at if is_own(known[2][0])]
+
+    def leave(self, is_own: IsOwn) -> None:
+        """From now on only what is of own keys is here, right before another one inherits it."""
+        self.sift()
+        self._is_own = is_own
+
+    def inherit(self, other: PendingTicks, moment: Moment) -> None:
+        """Take over what another one has that was scheduled below a moment, of which a cut has all."""
+        kept = [*other._kept, *other._final]
+        for items in (other._open, *other._ahead):
+            kept += [
+                (origin, place, payload)
+                for (place, _), (origin, payload) in items.items()
+                if origin < moment
+            ]
+        self._mixed, self._is_own, self._since = kept, other._is_own, moment
+
+    def take_in(self, other: PendingTicks) -> None:
+        """Take what another one has restored, of the same cut, which is of other keys."""
+        self._kept += other._final
+
+    def trim_if_due(self, minimal: Moment) -> None:
+        if len(self) >= self._due:
+            self.trim(minimal)
+
+    def trim(self, minimal: Moment) -> None:
+        super().trim(minimal)
+        self._mixed = [known for known in self._mixed if known[1] >= minimal]
+        self._kept = [known for known in self._kept if known[1] >= minimal]
+        self._due = max(_ITEMS_MIN, 2 * len(self))
+
+    def capture(self, moment: Moment, since: Moment) -> Iterator[Scheduled | None]:
+        if since < self._since:
+            self.sift()
+            self._final[:0] = self._kept
+            self._committed += len(self._kept)
+            self._kept = []
+        return super().capture(moment, since)
+
+    def waiting_at(self, moment: Moment) -> Iterator[Scheduled]:
+        self.sift()
+        for origin, place, payload in self._kept:
+            if moment <= place:
+                yield self._row(origin, place, payload)
+        yield from super().waiting_at(moment)
+
+    def _row(self, origin: Moment, place: Place, payload: Any) -> Scheduled:
+        return Scheduled(self.operation, key_hash(payload[0]), origin, place, payload)
+
+
+def _always(key: Any) -> bool:
+    return True

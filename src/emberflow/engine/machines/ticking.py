@@ -14,25 +14,34 @@ To wait costs nothing that a closed window would not have to wait for anyway: it
 minimal time has passed its end.
 
 Items leave with the places that the loop would have given them. Ticks have those that their map gives
-them, and the map's `Pending` has them for cuts.
+them, and the map's `PendingTicks` has them for cuts.
+
+**Ticks go with their keys.** What a cut has of the ticks of a worker's own keys comes back as ticks that
+wait, and not as items. When slices move, the ticks of keys that stay are kept in memory, and those of
+keys that come are the ones of the cut. Those of keys that have left are dropped between other work, or when
+they are due: whoever has the key has them too.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from operator import itemgetter
 from typing import Any
 
-from emberflow.engine.cuts.pending import Pending
+from emberflow.engine.cuts.cut import Scheduled
+from emberflow.engine.cuts.pending import IsOwn, PendingTicks
 from emberflow.engine.loops import items as loops
 from emberflow.engine.machines.map import map_process
-from emberflow.engine.machines.reduce import OUT, Absent, ReduceMachine
+from emberflow.engine.machines.reduce import OUT, Absent, ReduceBucket, ReduceMachine
+from emberflow.engine.machines.trimming import Trimmed
 from emberflow.engine.messages import BEFORE_ALL, Moment
 from emberflow.graph.calls import Balance
 from emberflow.graph.nodes import Graph, Map, Reduction
+from emberflow.values.hashing import key_hash, owner
 from emberflow.values.item import FlatItem
+from emberflow.values.owners import SLICES, Owners
 
 _place_of = itemgetter(0)
 
@@ -45,20 +54,64 @@ class Ticks:
     list is sorted once, when its ticks are due.
     """
 
-    __slots__ = ("_moments", "_of")
+    __slots__ = ("_is_own", "_mixed", "_moments", "_of")
 
     def __init__(self) -> None:
         self._moments: list[Moment] = []
         self._of: dict[Moment, list[FlatItem]] = {}
+        #: What was here when slices left: some of it is of keys that have left.
+        self._mixed: dict[Moment, list[FlatItem]] = {}
+        self._is_own: IsOwn | None = None
 
     @property
     def least(self) -> Moment | None:
-        """The least global time that a tick has."""
+        """The least global time that a tick has, or one that has left."""
         return self._moments[0] if self._moments else None
+
+    @property
+    def is_mixed(self) -> bool:
+        return bool(self._mixed)
 
     def all(self) -> list[FlatItem]:
         """All that wait, in no particular order."""
-        return [tick for waiting in self._of.values() for tick in waiting]
+        own = [tick for waiting in self._of.values() for tick in waiting]
+        return own + [tick for mixed in self._mixed.values() for tick in self._owned(mixed)]
+
+    def leave(self, is_own: IsOwn) -> None:
+        """From now on only those of own keys are here."""
+        self.sift()
+        self._mixed, self._of = self._of, {}
+        self._is_own = is_own
+
+    def sift(self, most: int | None = None) -> None:
+        """Drop those that have left: look at so many, or at all."""
+        while self._mixed and (most is None or most > 0):
+            moment, waiting = self._mixed.popitem()
+            looked_at = waiting[-(len(waiting) if most is None else most) :]
+            del waiting[-len(looked_at) :]
+            if waiting:
+                self._mixed[moment] = waiting
+            self._of.setdefault(moment, []).extend(self._owned(looked_at))
+            if most is not None:
+                most -= len(looked_at)
+
+    def _owned(self, ticks: list[FlatItem]) -> list[FlatItem]:
+        is_own = self._is_own
+        assert is_own is not None
+        return [tick for tick in ticks if is_own(tick[2][0])]
+
+    def take_in(self, other: Ticks, moment: Moment) -> None:
+        """Take all that another one has, of other keys. What is below a moment is over."""
+        for at, waiting in other._of.items():
+            if at < moment:
+                continue
+            known = self._of.get(at)
+            if known is not None:
+                known += waiting
+                continue
+            self._of[at] = waiting
+            if at not in self._mixed:
+                heappush(self._moments, at)
 
     def add(self, ticks: list[FlatItem]) -> None:
         known = self._of
@@ -68,13 +121,17 @@ class Ticks:
             waiting = known.get(moment)
             if waiting is None:
                 known[moment] = [tick]
-                heappush(self._moments, moment)
+                if moment not in self._mixed:
+                    heappush(self._moments, moment)
             else:
                 waiting.append(tick)
 
     def take(self) -> list[FlatItem]:
-        """All ticks of the least global time. They wait no longer."""
-        return self._of.pop(heappop(self._moments))
+        """All ticks of the least global time, or none if all of them have left. They wait no longer."""
+        moment = heappop(self._moments)
+        taken = self._of.pop(moment, [])
+        mixed = self._mixed.pop(moment, None)
+        return taken if mixed is None else taken + self._owned(mixed)
 
 
 class TickingMachine(ReduceMachine):
@@ -89,7 +146,7 @@ class TickingMachine(ReduceMachine):
         reduction: Reduction,
         balance: Balance,
         ports: tuple[int, int],
-        pending: Pending,
+        pending: PendingTicks,
         *,
         diverts: bool = False,
     ) -> None:
@@ -102,8 +159,9 @@ class TickingMachine(ReduceMachine):
         #: It also says from which accumulators nothing follows, unless somebody has wrapped it.
         self._ticks_of: Callable[[Any], Any] = getattr(ticks.function, "follows", ticks.function)
         self._make_ticks = map_process(ticks, pending, diverts=diverts)
-        #: The ticks that are not below the frontier.
+        #: The ticks that are not below the frontier, and what is pending of them.
         self.ticks = Ticks()
+        self.pending = pending
         #: Whoever runs the machine sets it first.
         self.frontier: Moment = BEFORE_ALL
         self.process = self._process_ticking
@@ -176,3 +234,45 @@ class TickingMachine(ReduceMachine):
             [(place + port, mark, payload) for place, mark, payload in made], failed
         )
         self.ticks.add(scheduled)
+
+    # Cuts, and slices that move.
+
+    def put_back(self, moment: Moment, ticks: Iterable[Scheduled]) -> None:
+        """Let the ticks that a cut at this moment has of own keys wait."""
+        ticks = list(ticks)
+        self.pending.restore(moment, ticks)
+        self.ticks.add([(tick.place, 0, tick.payload) for tick in ticks])
+
+    def leave_behind(self, owners: Owners, worker: int) -> bool:
+        of_slice = owners.of_slice
+
+        def is_own(key: object) -> bool:
+            return of_slice[owner(key_hash(key), SLICES)] == worker
+
+        self.ticks.leave(is_own)
+        self.pending.leave(is_own)
+        return super().leave_behind(owners, worker)
+
+    @property
+    def has_left(self) -> bool:
+        return super().has_left or self.ticks.is_mixed or self.pending.is_mixed
+
+    def drop_left(self, most: int | None = None) -> None:
+        super().drop_left(most)
+        self.ticks.sift(most)
+        self.pending.sift(most)
+
+    def inherit(self, other: object, moment: Moment, *, is_same: bool = False) -> bool:
+        if not super().inherit(other, moment, is_same=is_same):
+            return False
+        if is_same:
+            assert isinstance(other, TickingMachine)
+            self.ticks = other.ticks
+            self.pending.inherit(other.pending, moment)
+        return True
+
+    def take_in(self, other: Trimmed[ReduceBucket], moment: Moment) -> None:
+        super().take_in(other, moment)
+        assert isinstance(other, TickingMachine)
+        self.ticks.take_in(other.ticks, moment)
+        self.pending.take_in(other.pending)

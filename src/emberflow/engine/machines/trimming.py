@@ -396,6 +396,25 @@ class Trimmed(Generic[B]):
         are still to be forgotten."""
         self._ends, self._slots, self._ending = other._ends, other._slots, other._ending
 
+    @property
+    def has_left(self) -> bool:
+        """Whether something of slices that have left may be here."""
+        return bool(self.left)
+
+    def take_in(self, other: Trimmed[B], moment: Moment) -> None:
+        """Take what another machine has restored of a cut at this moment, which is of other keys."""
+        if self.buckets:
+            self.buckets.update(other.buckets)
+        else:
+            self.buckets = other.buckets
+        for slot, waiting in other._ends.items():
+            known = self._ends.get(slot)
+            if known is None:
+                self._ends[slot] = waiting
+                heappush(self._slots, slot)
+            else:
+                known += waiting
+
     def drop_left(self, most: int | None = None) -> None:
         """Drop buckets of slices that have left: look at so many keys, or at all."""
         left = self.left

@@ -13,10 +13,11 @@ read may ask for, or what a cut under way holds.**
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
 from emberflow.engine.cuts.cut import Capture, Content, Row, Scheduled
+from emberflow.engine.cuts.pending import divided, is_with_its_key
 from emberflow.engine.layout import Machines
 from emberflow.engine.machines.cold import ColdRows, ColdStores, Cooling
 from emberflow.engine.messages import BEFORE_ALL, Moment, Progress
@@ -55,7 +56,7 @@ class Retention:
     def tidy(self, *, is_waited_for: bool = False) -> None:
         """Trim what the last progress made obsolete, as far as it is due and not put off."""
         for machine in self._machines.stateful.values():
-            if machine.left:
+            if machine.has_left:
                 machine.drop_left(_LOOKS_AT_LEFT)
         if not self._is_untidy:
             return
@@ -66,7 +67,7 @@ class Retention:
         self._is_untidy = not all(done)
         self._reading.trimmed_below = min(self.minimal, self._kept)
         if not self._is_capturing():
-            for pending in self._machines.pending.values():
+            for pending in self._machines.all_pending():
                 pending.trim_if_due(self.minimal)
 
     def trim(self, most: int | None = None) -> None:
@@ -76,7 +77,7 @@ class Retention:
             machine.trim(self._bound_of(node), most)
         self._reading.trimmed_below = min(self.minimal, self._kept)
         if not self._is_capturing():
-            for pending in self._machines.pending.values():
+            for pending in self._machines.all_pending():
                 pending.trim(self.minimal)
 
     def evict(self, looks: int) -> int:
@@ -135,7 +136,7 @@ class Retention:
             machine.capture(moment, since, packs=True)
             for machine in self._machines.stateful.values()
         ]
-        parts += [pending.capture(moment, since) for pending in self._machines.pending.values()]
+        parts += [pending.capture(moment, since) for pending in self._machines.all_pending()]
         self._capture = Capture(moment, chain.from_iterable(parts))
         return self._capture
 
@@ -143,14 +144,21 @@ class Retention:
         """The cut at this moment can be restored from, whatever happens."""
         for machine in self._machines.stateful.values():
             machine.cut_committed(moment)
-        for pending in self._machines.pending.values():
+        for pending in self._machines.all_pending():
             pending.cut_committed(moment)
 
     def restore(
-        self, flow: str, moment: Moment, rows: Iterable[Row], scheduled: Iterable[Scheduled]
+        self,
+        flow: str,
+        moment: Moment,
+        rows: Iterable[Row],
+        scheduled: Iterable[Scheduled],
+        is_own: Callable[[int], bool],
     ) -> Iterator[tuple[int, list[Scheduled]]]:
-        """Take over what a cut at this moment holds for this worker. Give back, by node, the scheduled
-        items: they have to be sent again."""
+        """Take over what a cut at this moment holds for this worker, which has the keys of hashes that are
+        ``is_own``. Give back, by node, the scheduled items: they have to be sent again. Ticks of own keys
+        wait here at once.
+        """
         rows_of: dict[str, list[Row]] = {}
         scheduled_of: dict[str, list[Scheduled]] = {}
         for row in rows:
@@ -161,6 +169,12 @@ class Retention:
             machine.restore(moment, rows_of.pop(machine.operation, []))
         for node, pending in self._machines.pending.items():
             items = scheduled_of.pop(pending.operation, [])
+            ticking = self._machines.ticking.get(node)
+            if ticking is not None:
+                own, items = divided(
+                    items, lambda item: is_with_its_key(item) and is_own(item.key_hash)
+                )
+                ticking.put_back(moment, own)
             pending.restore(moment, items)
             if items:
                 yield node, items

@@ -20,8 +20,11 @@ as the cut at T has them.** A worker that goes on keeps its machines, but for th
 it, which are dropped a bit later (`Trimmed.give_away`). They note from now on what changes, because the next cut adds to that one. The
 rows of slices that come to it are those of the cut, and so are all rows of a worker that is added. So
 nothing of a moved slice is anywhere but in the cut for a moment, and a key is never at two workers.
-Scheduled items do not depend on slices: they are sent to their readers anew. They stay with the worker that
-scheduled them, or, if a worker leaves, go to whom the hash of their place gives them.
+Ticks go with their keys (`machines.ticking`). Other scheduled items do not depend on slices: they are sent to
+their readers anew. They stay with the worker that scheduled them, or, if a worker leaves, go to whom the hash
+of their place gives them.
+
+Most of what comes to a worker can be made ahead of T (`worker.ahead`), and is taken as it is.
 """
 
 from __future__ import annotations
@@ -30,9 +33,11 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
 from emberflow.engine.cuts.cut import Row, Scheduled, rows_in
+from emberflow.engine.cuts.pending import is_with_its_key
 from emberflow.engine.cuts.translation import translated_rows, translated_timers
-from emberflow.engine.layout import Stateful
+from emberflow.engine.layout import Layout, Stateful
 from emberflow.engine.messages import BEFORE_ALL, Effects, Moment
+from emberflow.engine.worker.ahead import StateAhead
 from emberflow.engine.worker.worker import Worker
 from emberflow.graph.versions import CarryPlan
 from emberflow.values.owners import Owners
@@ -61,7 +66,7 @@ def succeed(
         if is_migrated or not heirs[carried.new].inherit(machine, moment):
             others.append(machine)
     rows = translated_rows(_rows(others, moment), plan, moment)
-    timers = translated_timers(kept_timers(old, moment), plan)
+    timers = translated_timers(kept_timers(old, moment, ticks_too=True), plan)
     return new.restore(moment, chain(rows, begun), chain(timers, due))
 
 
@@ -75,19 +80,20 @@ def move(
     *,
     keeps_scheduled: bool,
     leave_cold: Callable[[Worker], None] = lambda worker: None,
+    ahead: StateAhead | None = None,
 ) -> Effects:
     """Let a new worker, to which nothing has happened yet, have its slices by another table at a moment.
 
     ``old`` is the worker that goes on in it; None if it is added. ``rows`` are those of the slices that
-    come to it, and ``scheduled`` are the items that it is to send; with ``keeps_scheduled``, those of the
-    old one are sent as well. ``leave_cold`` may put other rows of these slices into its stores of cold keys.
+    come to it, and ``scheduled`` are the items that it is to send (`moving`); with ``keeps_scheduled``, those
+    of the old one are sent as well. ``leave_cold`` may put other rows of these slices into its stores of cold
+    keys, and ``ahead`` may have others.
     """
-    if old is None:
-        leave_cold(new)
-        return new.restore(moment, rows, scheduled)
-    kept = kept_rows(old, new, moment, owners)
+    kept = iter(()) if old is None else kept_rows(old, new, moment, owners)
     leave_cold(new)
-    timers = kept_timers(old, moment) if keeps_scheduled else iter(())
+    if ahead is not None:
+        ahead.hand_over(new, moment)
+    timers = kept_timers(old, moment) if old is not None and keeps_scheduled else iter(())
     return new.restore(moment, chain(kept, rows), chain(timers, scheduled))
 
 
@@ -110,9 +116,28 @@ def kept_rows(old: Worker, new: Worker, moment: Moment, owners: Owners) -> Itera
     return (row for row in _rows(others, moment) if owners.owner(row.key_hash) == new.index)
 
 
-def kept_timers(worker: Worker, moment: Moment) -> Iterator[Scheduled]:
-    """The items that a worker has scheduled, which stay with it."""
-    for pending in worker.machines.pending.values():
+def moving(
+    scheduled: Iterable[Scheduled],
+    layout: Layout,
+    arrives: Callable[[int], bool],
+    *,
+    others_too: bool,
+) -> Iterator[Scheduled]:
+    """Of what a cut has scheduled: the ticks of keys whose hashes arrive, and perhaps all that are no ticks
+    that go with their keys."""
+    ticking = layout.ticking
+    for item in scheduled:
+        if item.operation in ticking and is_with_its_key(item):
+            if arrives(item.key_hash):
+                yield item
+        elif others_too:
+            yield item
+
+
+def kept_timers(worker: Worker, moment: Moment, *, ticks_too: bool = False) -> Iterator[Scheduled]:
+    """The items that a worker has scheduled, which stay with it; the ticks of its keys only if asked for."""
+    machines = worker.machines
+    for pending in machines.all_pending() if ticks_too else machines.pending.values():
         for item in pending.capture(moment, BEFORE_ALL):
             if item is not None:
                 yield item
@@ -127,7 +152,7 @@ def copied_rows(worker: Worker, moment: Moment, plan: CarryPlan) -> Iterator[Row
 
 def copied_timers(worker: Worker, moment: Moment, plan: CarryPlan) -> Iterator[Scheduled]:
     """The scheduled items of such a cut."""
-    pending = worker.machines.pending.values()
+    pending = worker.machines.all_pending()
     return translated_timers((item for one in pending for item in one.waiting_at(moment)), plan)
 
 

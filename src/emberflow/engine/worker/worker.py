@@ -96,6 +96,7 @@ class Worker:
         self._failures_held: Frame | None = None
         self._elements = 0
         owners = equal_owners(workers) if owners is None else owners
+        self._owners = owners
         routes = Routes(layout, index, workers, owners, self.machines.stateful)
         #: Which nodes' items concern the keys of a worker alone, and whose reach the barriers here.
         self.ranges = Ranges(layout, index, owners)
@@ -291,13 +292,17 @@ class Worker:
         Before anything else happens; it may be called again with more of the same cut.
         """
         flow = self.layout.graph.flow
-        for node, items in self.retention.restore(flow, moment, rows, scheduled):
+        for node, items in self.retention.restore(flow, moment, rows, scheduled, self.owns):
             scheduled_items = [(item.place, 0, item.payload) for item in items]
             self._dataflow.send(
                 self.layout.reader_of_scheduled(node), sorted(scheduled_items, key=_place_of)
             )
         self._run()
         return self._effects()
+
+    def owns(self, hashed: int) -> bool:
+        """Whether the keys of a hash are this worker's."""
+        return self._owners.owner(hashed) == self.index
 
     def _receive(self, frames: Sequence[Frame]) -> None:
         receive = self._dataflow.receive

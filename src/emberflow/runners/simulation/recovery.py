@@ -19,7 +19,7 @@ whoever crashes when: the newest cut alone tells which version goes on.
 **Moves of slices** are takeovers by the same version with another owner table, and perhaps
 another number of workers. T is not known beforehand: the driver lets the fronts hold, and then halt just
 ahead of the last of them. If anybody crashes before the last cut is committed, nothing has moved. Some of
-what moves was copied ahead (`storage.copied_ahead`).
+what moves was copied or made ahead (`storage.copied_ahead`, `storage.made_ahead`).
 
 **Drivers that stand by** take over from one that fails, which may come back (`Standby`).
 """
@@ -37,7 +37,8 @@ from emberflow.engine.layout import Layout
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Ack, Bundle, Effects, Moment, Progress
 from emberflow.engine.progress.acker import Acker
 from emberflow.engine.progress.gate import Gate
-from emberflow.engine.worker.succession import move, succeed
+from emberflow.engine.worker.ahead import StateAhead
+from emberflow.engine.worker.succession import move, moving, succeed
 from emberflow.engine.worker.worker import Worker
 from emberflow.errors import EmberflowError, OnError
 from emberflow.graph.nodes import Front, Graph
@@ -62,7 +63,13 @@ from emberflow.runners.simulation.processes import (
 )
 from emberflow.runners.simulation.queries import Asker, SimulatedRead
 from emberflow.runners.simulation.results import SimulationError, SimulationResult, states_of
-from emberflow.runners.simulation.storage import Manifest, Restorable, Storage, copied_ahead
+from emberflow.runners.simulation.storage import (
+    Manifest,
+    Restorable,
+    Storage,
+    copied_ahead,
+    made_ahead,
+)
 from emberflow.values.item import FRONT_MIN, TIME_MAX, TIME_MIN
 from emberflow.values.owners import Owners
 
@@ -477,12 +484,21 @@ class Life:
         dice = Random(f"emberflow copies {self.options.seed} {self.number} {index}")
         steps = drawn_steps(worker, dice)
         layers = copied_ahead(self.storage.cuts, cut.manifest, steps, ranges, dice)
-        rows = [
-            row
-            for row in owned(cut.rows, index, self.owners)
-            if row.operation not in steps and (old is None or owners.owner(row.key_hash) != index)
-        ]
-        scheduled = [] if keeps_scheduled else owned(cut.scheduled, index, self.owners)
+
+        def arrives(hashed: int) -> bool:
+            is_new = old is None or owners.owner(hashed) != index
+            return is_new and worker.owns(hashed)
+
+        ahead: StateAhead | None = None
+        if dice.random() < 0.7:
+            ahead = StateAhead(worker.layout, arrives, steps)
+            made_ahead(self.storage.cuts, cut.manifest, ahead, arrives, worker.owns, dice)
+            rows = []
+            scheduled = [] if keeps_scheduled else list(ahead.others(cut.manifest.moment))
+        else:
+            rows = [row for row in cut.rows if row.operation not in steps and arrives(row.key_hash)]
+            own = owned(cut.scheduled, index, self.owners)
+            scheduled = list(moving(own, worker.layout, arrives, others_too=not keeps_scheduled))
         return move(
             old,
             worker,
@@ -492,6 +508,7 @@ class Life:
             scheduled,
             keeps_scheduled=keeps_scheduled,
             leave_cold=lambda worker: leave_cold(worker, layers),
+            ahead=ahead,
         )
 
     def tell_driver(self, source: str, message: Callable[[Driver], None]) -> None:

@@ -11,12 +11,13 @@ Each store is as weak as a real one may be, and no weaker:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
 from emberflow.engine.cuts.cut import Row, Scheduled, combined
 from emberflow.engine.messages import BEFORE_ALL, Moment
+from emberflow.engine.worker.ahead import StateAhead
 from emberflow.errors import OnError
 from emberflow.graph.nodes import Graph
 from emberflow.runners.diversion import sink_partitions
@@ -120,6 +121,40 @@ def copied_ahead(
         ]
         for layer in (base.rows, *newer)
     ]
+
+
+def made_ahead(
+    cuts: CutStorage,
+    manifest: Manifest,
+    ahead: StateAhead,
+    arrives: Callable[[int], bool],
+    owns: Callable[[int], bool],
+    random: Random,
+) -> None:
+    """Make state of some earlier cut of the chain, and correct it with each one since, up to the last. The
+    hashes that arrive are among those that the worker ``owns``."""
+    chain = cuts.chain(manifest)
+    first = random.randrange(len(chain))
+    base = cuts.restorable(chain[first])
+    assert base is not None  # the last cut is whole
+    by_step: dict[str, list[Row]] = {}
+    for row in base.rows:
+        if row.operation in ahead.steps and arrives(row.key_hash):
+            by_step.setdefault(row.operation, []).append(row)
+    for step, rows in by_step.items():
+        ahead.restore(base.manifest.moment, step, rows)
+    ahead.schedule(base.manifest.moment, (one for one in base.scheduled if owns(one.key_hash)))
+    for link in chain[first + 1 :]:
+        buckets: dict[tuple[str, Any], list[Row]] = {}
+        scheduled: list[Scheduled] = []
+        for one in (one for name, _ in link.parts for one in cuts.parts[name]):
+            if isinstance(one, Scheduled):
+                scheduled.append(one)
+            elif one.operation in ahead.steps and arrives(one.key_hash):
+                buckets.setdefault((one.operation, one.key), []).append(one)
+        for (step, key), rows in buckets.items():
+            ahead.replace(link.moment, step, key, rows)
+        ahead.schedule(link.moment, (one for one in scheduled if owns(one.key_hash)))
 
 
 class FrontLog:

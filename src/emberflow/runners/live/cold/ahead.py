@@ -1,72 +1,149 @@
-"""Rows of slices that will come to a worker, read while the workers that have them still work.
+"""State of slices that will come to a worker, read while the workers that have them still work.
 
-What is guaranteed: **the stores have the rows of a cut, whatever was read before.** A cut that adds to the one
-that was read has all its parts, and others: of these the worker opens what is new, and the newest row of
-a key counts (`runs`). A cut that does not have all of them is another chain, and is read from its beginning.
+What is guaranteed: **what was read is the state of a cut, whatever was read before.** A cut that adds to the one
+that was read has all its parts, and others: of these the worker reads what is new, and the newest bucket of
+a key counts. A cut that does not have all of them is another chain, and is read from its beginning.
 
-So when slices move at T (`live.rescale`), what is left to read is what has changed since the cut before, and of
-that the hashes alone. The other rows are fetched when they are touched. Only steps whose keys can be cold are
-copied ahead. Those with few rows are not: they are in memory as soon as their hashes would be.
+So when slices move at T (`live.rescale`), what is left to read is what has changed since the cut before.
+
+1. *State that fits into memory is made at once*: buckets, lists that grow, windows with their ticks
+   (`engine.worker.ahead`). At T the worker takes all of it as it is.
+2. *The rows of steps whose keys can be cold*, where they are many, become a store of cold keys (`runs`). Of what
+   changes later the worker reads the hashes alone. The other columns are read when a key is touched first.
+
+While it makes state, a worker that works at the same time gives half of the time to that work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TypeVar
 
+from emberflow.checkpoint.cuts.lists import SavedLists
 from emberflow.checkpoint.cuts.manifest import Manifest
+from emberflow.checkpoint.cuts.ranges import Ranges
 from emberflow.checkpoint.cuts.store import CheckpointStore
+from emberflow.engine.cuts.cut import Row, Scheduled
+from emberflow.engine.layout import Layout
+from emberflow.engine.worker.ahead import StateAhead
 from emberflow.runners.live.cold.runs import SortedRuns
 from emberflow.values.hashing import HashRange
 
+T = TypeVar("T")
+
+#: So much is made in one go.
+_AT_ONCE = 256
+
 
 class CopiedAhead:
-    """The rows of some steps, in some ranges of hashes."""
+    """The state of all steps in the ranges of hashes that come to a worker."""
 
     def __init__(
         self,
         store: CheckpointStore,
         folder: str,
-        ranges: Sequence[HashRange],
-        steps: Collection[str],
+        layout: Layout,
+        arriving: Sequence[HashRange],
+        own: Sequence[HashRange],
+        cold: Collection[str],
     ) -> None:
+        """``own`` are all ranges of the worker, by the next table. ``cold`` are the steps whose rows become a
+        store."""
         self._store = store
         self._folder = folder
-        self._ranges = ranges
-        self._steps = steps
+        self._layout = layout
+        self._arriving = arriving
+        self._own = own
+        self._cold = frozenset(cold)
         #: The parts that were read.
         self._read: frozenset[str] = frozenset()
         self._stores: dict[str, SortedRuns] = {}
+        self._state = self._nothing()
+        #: What the chain has of lists that grow.
+        self.lists = SavedLists()
 
-    def bring_up(self, cut: Manifest) -> None:
+    def _nothing(self) -> StateAhead:
+        return StateAhead(self._layout, Ranges(self._arriving).__contains__, self._cold)
+
+    def bring_up(self, cut: Manifest, *, rests: bool = True) -> None:
         """Read what a cut has, and those before had not."""
         parts = frozenset(part.path for part in cut.parts)
-        if not self._read <= parts or not self._read:
-            self.close()
-            for step, runs in self._store.columns(cut, self._ranges, self._steps).items():
+        if parts == self._read:
+            return
+        if not self._read <= parts:
+            self._begin_anew()
+        if not self._bring_up_stores(cut):
+            self._begin_anew()  # with other steps cold
+            self._bring_up_stores(cut)
+        self._bring_up_state(cut, rests)
+        self._read = parts
+
+    def _begin_anew(self) -> None:
+        self.close()
+        self._state, self.lists = self._nothing(), SavedLists()
+        self._read = frozenset()
+
+    def _bring_up_stores(self, cut: Manifest) -> bool:
+        """Returns whether all steps that were cold still can be."""
+        if not self._cold:
+            return True
+        known = self._read
+        found = self._store.columns(cut, self._arriving, self._cold, without=known)
+        if found.keys() != self._cold:  # some have lists
+            self._cold = frozenset(found)
+            return False
+        for step, runs in found.items():
+            if not known:
                 self._stores[step] = SortedRuns(self._folder, is_ahead=True)
                 self._stores[step].begin_with(step, runs)
-        elif not self._stores:
-            pass  # all steps have lists
-        elif self._read != parts:
-            newer = self._store.columns(cut, self._ranges, self._stores, without=self._read)
-            for step in self._stores.keys() - newer.keys():  # it has lists now
-                self._stores.pop(step).close()
-            for step, runs in newer.items():
+            else:
                 self._stores[step].add_newer(runs)
-        self._read = parts
+        return True
+
+    def _bring_up_state(self, cut: Manifest, rests: bool) -> None:
+        state, store, known = self._state, self._store, self._read
+        buckets = store.newer_buckets(cut, self._arriving, known, self.lists, left_out=self._cold)
+        for some in _paced(buckets, rests):
+            if known:
+                for step, key, rows in some:
+                    state.replace(cut.time, step, key, rows)
+                continue
+            by_step: dict[str, list[Row]] = {}
+            for step, _, rows in some:
+                by_step.setdefault(step, []).extend(rows)
+            for step, rows in by_step.items():
+                state.restore(cut.time, step, rows)
+        self.lists.go_on(cut.number)
+        scheduled = map(Scheduled._make, store.newer_scheduled(cut, self._own, known))
+        for items in _paced(scheduled, rests):
+            state.schedule(cut.time, items)
 
     def settle(self, seconds: float) -> None:
         """Wait until the rows are on the own disk, so long at most."""
         for store in self._stores.values():
             store.settle(seconds)
 
-    def taken(self, cut: Manifest) -> dict[str, SortedRuns]:
-        """By step: the rows as of a cut. They are whoever's who calls."""
-        self.bring_up(cut)
+    def taken(self, cut: Manifest) -> tuple[StateAhead, dict[str, SortedRuns]]:
+        """The state as of a cut, and by step the rows of the others. Both are whoever's who calls."""
+        self.bring_up(cut, rests=False)
         stores, self._stores = self._stores, {}
-        return stores
+        return self._state, stores
 
     def close(self) -> None:
         for store in self._stores.values():
             store.close()
         self._stores = {}
+
+
+def _paced(given: Iterable[T], rests: bool) -> Iterator[list[T]]:
+    """Some at a time. A thread that ``rests`` does so after each as long as that took, for others in its
+    process; but few are wanted at once."""
+    iterator = iter(given)
+    begin = time.thread_time()
+    while some := list(islice(iterator, _AT_ONCE)):
+        yield some
+        if rests and len(some) == _AT_ONCE:
+            time.sleep(time.thread_time() - begin)
+        begin = time.thread_time()

@@ -31,7 +31,8 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from emberflow.checkpoint.cuts.columns import ColumnRun, Ranges
+from emberflow.checkpoint.cuts.columns import ColumnRun
+from emberflow.checkpoint.cuts.ranges import Ranges
 from emberflow.checkpoint.cuts.rows import RowColumns
 from emberflow.checkpoint.errors import CheckpointError
 from emberflow.engine.cuts.cut import KeptRows, Row

@@ -300,7 +300,7 @@ class Coordinator:
         refuse: Callable[[int], None],
         *,
         in_place: bool | None,
-        bring_up: Callable[[Manifest | None], None] | None = None,
+        bring_up: Callable[[Manifest | None, bool], None] | None = None,
     ) -> None:
         """The same as `stop`, for another version, at a moment or as soon as possible (`handover`).
 
@@ -308,8 +308,8 @@ class Coordinator:
         that: all of it is computed again before the fronts halt. If elements of the time have entered
         already, the fronts go on, and ``refuse`` is told the greatest time that has. ``in_place``: the
         loops of the other version are prepared. With None they are being made, and this version does not
-        end before `takeover_prepared`. ``bring_up`` is called with the cut before the last one, and `brought_up`
-        has to follow.
+        end before `takeover_prepared`. ``bring_up`` is called with cuts, up to the one before the last, and
+        `brought_up` has to follow each time.
         """
         self._takeover = Takeover(self._workers, at, refuse, in_place=in_place, bring_up=bring_up)
         if self.committer is not None:

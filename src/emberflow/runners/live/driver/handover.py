@@ -9,8 +9,8 @@ Output stands still from T until the next version runs, so what can be done befo
 1. *Saving.* The last cut, at T, is what the next version begins from. Cuts before it, one right behind the
    other, leave little for the last one to save. The first of them may be under way, and may have to save a
    large state: it takes a larger share of the time from then on. The others hold what has changed meanwhile,
-   which is less each time. If slices move, the workers that will have them read what is new in the last of
-   these cuts.
+   which is less each time. If slices move, the workers that will have them read what is new in each of
+   these cuts before the next one is made, so little changes while they read the last of them.
 2. *Holding.* All fronts let in nothing more, and tell what they have let in.
 3. *Halting.* They go on to the time behind the greatest of these. So no front has let in anything at or
    above T, and the next version takes over the readers where they are, in memory. A front that does not
@@ -93,12 +93,12 @@ class Takeover:
         refuse: Callable[[int], None],
         *,
         in_place: bool | None,
-        bring_up: Callable[[Manifest | None], None] | None = None,
+        bring_up: Callable[[Manifest | None, bool], None] | None = None,
     ) -> None:
         """``refuse`` is for whoever gives up: it takes the greatest time that has entered.
 
-        ``bring_up`` lets the workers of the next life read what moves from the cut before the last one; they
-        have when ``is_brought_up``.
+        ``bring_up`` lets the workers of the next life read what moves, as of a cut, and is told whether that is
+        the one before the last; they have when ``is_brought_up``.
 
         ``at`` is below all elements of its time. ``in_place`` is None as long as the next version is being
         made.
@@ -112,7 +112,9 @@ class Takeover:
         #: Whether all fronts will halt at that moment.
         self.is_bounded = False
         self.is_asked_for = at is not None
-        self.is_brought_up = False
+        self.is_brought_up = True
+        #: The cut that they have read last.
+        self._read: Manifest | None = None
         self._bring_up = bring_up
         #: Whether there is to be no other cut before the last one.
         self.is_last_call = False
@@ -171,17 +173,29 @@ class Takeover:
         """Save what there is; then hold."""
         if committer is not None and not committer.is_idle:
             return Order.WAIT
-        if committer is not None and not self.is_last_call and self._wants_cut(committer):
-            self._cuts += 1
-            return Order.CUT
+        if not self.is_brought_up:
+            return Order.WAIT
+        if committer is not None and not self.is_last_call:
+            is_read = self._bring_up is None or self._read is committer.last
+            if self._cuts and not is_read:
+                self._read_ahead(committer.last)
+                return Order.WAIT
+            if self._wants_cut(committer):
+                self._cuts += 1
+                return Order.CUT
         if self._bring_up is not None and not self.is_last_call:
             self.is_last_call = True
-            self._bring_up(None if committer is None else committer.last)
-        if self._bring_up is not None and not self.is_brought_up:
+            self._read_ahead(None if committer is None else committer.last)
             return Order.WAIT
         self._is_holding = True
         self.standstill.ends("", now)
         return Order.HOLD
+
+    def _read_ahead(self, cut: Manifest | None) -> None:
+        self._read = cut
+        if self._bring_up is not None:
+            self.is_brought_up = False
+            self._bring_up(cut, self.is_last_call)
 
     def _wants_cut(self, committer: CutCommitter) -> bool:
         if self._cuts == 0:

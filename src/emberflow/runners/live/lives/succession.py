@@ -254,8 +254,8 @@ class Succession:
         def read(cut: Manifest | None) -> None:
             coordinator.copy(cut, is_last=False, copied=lambda: prepared(None))
 
-        def bring_up(cut: Manifest | None) -> None:
-            coordinator.copy(cut, is_last=True, copied=old.brought_up)
+        def bring_up(cut: Manifest | None, is_last: bool) -> None:
+            coordinator.copy(cut, is_last=is_last, copied=old.brought_up)
 
         def refused(problem: BaseException) -> None:
             self.end(problem, coordinator)

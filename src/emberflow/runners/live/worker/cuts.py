@@ -18,6 +18,7 @@ from typing import Protocol
 from emberflow.checkpoint.cuts.backfills import all_rows, rows_of
 from emberflow.checkpoint.cuts.lists import SavedLists
 from emberflow.checkpoint.cuts.manifest import Manifest
+from emberflow.checkpoint.cuts.ranges import Ranges
 from emberflow.checkpoint.cuts.rows import BUCKET, SCHEDULED
 from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.engine.cuts.cut import Row, Scheduled
@@ -27,14 +28,15 @@ from emberflow.engine.layout import Layout
 from emberflow.engine.machines.cold import RowsInMemory
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Bundle, Effects, Moment
 from emberflow.engine.queries.worker import StateReader
-from emberflow.engine.worker.succession import kept_rows, kept_timers, succeed
+from emberflow.engine.worker.succession import kept_rows, kept_timers, moving, succeed
 from emberflow.engine.worker.worker import Worker
 from emberflow.runners.live.cold.ahead import CopiedAhead
-from emberflow.runners.live.cold.bound import default_folder
+from emberflow.runners.live.cold.bound import default_folder, default_limit
 from emberflow.runners.live.cold.runs import SortedRuns
 from emberflow.runners.live.wire.plan import Plan
 from emberflow.runners.live.worker.cut_writer import Captured, CutOrder, CutWriter
 from emberflow.runners.live.worker.feed import Feed
+from emberflow.runners.live.worker.memory import available
 from emberflow.runners.live.worker.reader import Beginning
 from emberflow.runners.live.worker.store import Store
 from emberflow.values.hashing import HashRange
@@ -49,6 +51,8 @@ _LEFT_COLD_FROM = 50_000
 COPIED_FROM = 200
 #: So many bytes a row may take, if the bound for state is so small that fewer do not fit.
 _ROW_BYTES = 400
+#: If what comes to a worker takes this share of its bound for state or more, keys that can be cold are.
+_COPIED_SHARE = 0.4
 
 #: By sink and partition: the last global time that the sink has.
 Delivered = dict[tuple[str, int], Moment]
@@ -87,16 +91,18 @@ def copied_ahead(
     """What a worker will read ahead, from this cut on; None if it is too little to be worth it."""
     ranges = arriving_at(plan, index)
     share = sum(own.high - own.low + 1 for own in ranges) / (1 << 32)
-    if share * sum(part.rows for part in cut.parts if part.kind == BUCKET) < COPIED_FROM:
+    rows = share * sum(part.rows for part in cut.parts)
+    if rows < COPIED_FROM:
         return None
-    worker = Worker(
-        Layout(plan.graph, on_error=plan.on_error), index, plan.workers, owners=plan.owners
-    )
-    worker.keep_cold(RowsInMemory)
-    steps = worker.cold_stores().keys()
-    if not steps:
-        return None
-    return CopiedAhead(store, plan.state_folder or default_folder(), ranges, steps)
+    layout = Layout(plan.graph, on_error=plan.on_error)
+    limit = plan.state_memory or default_limit(available(), plan.workers)
+    cold: Collection[str] = ()
+    if rows * _ROW_BYTES > _COPIED_SHARE * limit:
+        worker = Worker(layout, index, plan.workers, owners=plan.owners)
+        worker.keep_cold(RowsInMemory)
+        cold = worker.cold_stores().keys()
+    folder = plan.state_folder or default_folder()
+    return CopiedAhead(store, folder, layout, ranges, plan.owners.ranges(index), cold)
 
 
 class WorkerCuts(Protocol):
@@ -235,26 +241,37 @@ class CutsByTime:
     ) -> Iterator[Effects]:
         owners, before = self._plan.owners, self._plan.moved_from
         assert before is not None
-        own = owners.ranges(self._index)
-        arriving = arriving_at(self._plan, self._index)
-        copied = {} if ahead is None else ahead.taken(cut)
-        kept: Iterator[Row] = iter(())
+        engine, shrinks = self.engine, owners.workers < before.workers
+        taken = None if ahead is None else ahead.taken(cut)
+        rows: Iterator[Row] = iter(())
         if old is not None:
             assert isinstance(old, Worker)
-            kept = kept_rows(old, self.engine, cut.time, owners)
-        stores = self.engine.cold_stores()
-        for step, copy in copied.items():
-            cold = stores[step]
-            assert isinstance(cold, SortedRuns)
-            cold.adopt(copy)
-        rows = chain(kept, store.rows_in(cut, arriving, lists=lists, left_out=copied))
-        # The engine has to know the cut even if no rows follow.
-        yield self.engine.restore(cut.time, [], [])
+            rows = kept_rows(old, engine, cut.time, owners)
         scheduled: Iterator[Scheduled] = iter(())
-        if owners.workers < before.workers:
-            scheduled = map(Scheduled._make, store.rows_in(cut, own, kind=SCHEDULED))
-        elif old is not None:
-            scheduled = kept_timers(old, cut.time)
+        if taken is not None:
+            assert ahead is not None
+            state, copied = taken
+            stores = engine.cold_stores()
+            for step, copy in copied.items():
+                cold = stores[step]
+                assert isinstance(cold, SortedRuns)
+                cold.adopt(copy)
+            state.hand_over(engine, cut.time)
+            lists.begin_restore(cut.number)
+            lists.adopt(ahead.lists)
+            if shrinks:
+                scheduled = state.others(cut.time)
+        else:
+            arriving = arriving_at(self._plan, self._index)
+            rows = chain(rows, store.rows_in(cut, arriving, lists=lists))
+            ranges = owners.ranges(self._index) if shrinks else arriving
+            found = map(Scheduled._make, store.rows_in(cut, ranges, kind=SCHEDULED))
+            inside = Ranges(arriving)
+            scheduled = moving(found, engine.layout, inside.__contains__, others_too=shrinks)
+        if old is not None and not shrinks:
+            scheduled = chain(kept_timers(old, cut.time), scheduled)
+        # The engine has to know the cut even if no rows follow.
+        yield engine.restore(cut.time, [], [])
         yield from self._pieces(cut.time, rows, scheduled)
 
     def _pieces(
