@@ -1,176 +1,334 @@
-"""Rescales: what output waits for while the number of workers changes, and what is late by it.
+"""Elasticity: what is late while workers come and go, a hot range moves, and a worker is killed.
 
 A *running count* with many keys, at half of the rate that two workers sustain on this machine in this run. All
-keys are in the state before the clock starts. Two workers become four and then two again. The same run three
-times: without a change, with `query.rescale`, and with the query stopped and started again with the other
-number. Each element carries the time at which it was due, so its latency includes all waiting.
+keys are in the state before the clock starts. Then, at fixed seconds: two workers become four, and two
+again; a range of hashes that one worker has becomes hot (half of all elements), and moves; a worker is killed.
+The same once more by stop and start: the query is stopped and started again with the other number, where a
+range moves nothing is done, and after a kill all processes start again (a fixed port of the coordinator has
+that effect).
 
-*Gap* is the longest time without output around a change, *p99* the latency of what was due in the second around
-the call, *call* the time until `rescale` returned. The plot has the latency second by second.
+Each element carries the time at which it was due, so its latency includes all waiting. A run fails if one
+output is lost, doubled or out of order: each key has to be counted from 1 to the number of its elements.
+
+*p99* and *most* are of what was due from half a second before the call, or the kill, until half a second after it
+was over. *Gap* is the longest time without output meanwhile. *Over* is when `rescale` or `rebalance` has
+returned, the new query runs, or after a kill all that is due is stored within twice the p99 of the calm
+seconds (at least 50 ms more than it) from then on. The plot has the latency second by second.
 """
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
 import statistics
 import tempfile
 import time
 from array import array
-from collections.abc import Iterator, Sequence
-from itertools import pairwise, repeat
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from figures import drawn
 from live.session import spark_session
 from pyspark.sql import SparkSession
-from upgrade import BURST, RATE_MAX, Case, count_case, sustained
+from upgrade import BURST, RATE_MAX, Case, Paced, ended, sustained
 
-from emberflow import fronts, sinks
+import emberflow as ef
+from emberflow import sinks
+from emberflow.values.hashing import key_hash, owner
+from emberflow.values.owners import SLICES
 from emberflow.work import watched
 
 KEYS, KEYS_QUICK = 1_000_000, 100_000
-#: The numbers of workers, and for how many seconds each is kept.
-NUMBERS, SECONDS_EACH = (2, 4, 2), 12.0
-_NAP_SECONDS = 0.001
-WAYS = ("no change", "rescale", "stop and start")
+WORKERS, MORE = 2, 4
+#: The slices that become hot. The second of two workers has them, and no front.
+HOT = range(900, 964)
+#: The share of elements that are for keys of these slices.
+HOT_SHARE = 0.5
+#: How long a recovery is looked for, and how long each round goes on after the kill.
+AFTER_KILL_SECONDS = 12.0
+_SETTLED_MS = 50.0
+ELASTIC, STOPPED = "elastic", "stop and start"
+
+
+class Event(NamedTuple):
+    """What happens at a second."""
+
+    second: float
+    what: str
+
+
+EVENTS = (
+    Event(12.0, "2 to 4 workers"),
+    Event(30.0, "4 to 2 workers"),
+    Event(48.0, "a range becomes hot"),
+    Event(54.0, "the hot range moves"),
+    Event(66.0, "a worker is killed"),
+)
+BECOMES_HOT = EVENTS[2].second
 
 
 class Measured:
     """What the sink was given, in arrays: lists of millions of tuples would keep Python's collector busy."""
 
     def __init__(self) -> None:
-        self.stored = 0
-        #: When each output came, and when its element was due.
+        #: Of each output: when it came, when its element was due, its key, and its count.
         self.at, self.due = array("d"), array("d")
-        #: When each change was asked for, and when it was made.
-        self.changes: list[tuple[float, float]] = []
+        self.key, self.count = array("q"), array("q")
+        #: When each event began, and when it was over.
+        self.events: dict[str, tuple[float, float]] = {}
 
     def store(self, bundle: Any) -> None:
         now = time.monotonic()
-        self.stored += len(bundle.payloads)
-        dues = [due for _, _, due in bundle.payloads if due]
+        counts, keys, dues = zip(*bundle.payloads, strict=True)
+        self.count.extend(counts)
+        self.key.extend(keys)
         self.due.extend(dues)
         self.at.extend(repeat(now, len(dues)))
 
-    def late_ms(self, begin: float, end: float) -> list[float]:
+    @property
+    def begin(self) -> float:
+        return next((due for due in self.due if due), 0.0)
+
+    def check(self, elements: int) -> None:
+        """Raise unless each key was counted from 1 on, in order, and all elements are there."""
+        import numpy as np
+
+        keys, counts = np.frombuffer(self.key, np.int64), np.frombuffer(self.count, np.int64)
+        assert len(keys) == elements, f"{len(keys)} outputs of {elements}"
+        order = np.argsort(keys, kind="stable")
+        sorted_keys, in_order = keys[order], counts[order]
+        begins = np.flatnonzero(np.diff(sorted_keys, prepend=-1))
+        expected = np.arange(len(keys)) - np.repeat(begins, np.diff(begins, append=len(keys))) + 1
+        wrong = np.flatnonzero(in_order != expected)
+        assert not len(wrong), f"key {sorted_keys[wrong[0]]} was counted {in_order[wrong[0]]}"
+
+    def late_ms(self, begin: float, end: float) -> Any:
         """The latencies of what was due in this time, in order."""
-        pairs = zip(self.at, self.due, strict=True)
-        return sorted(1_000 * (at - due) for at, due in pairs if begin <= due < end)
+        import numpy as np
 
-    def gap_ms(self, change: tuple[float, float]) -> float:
-        """The longest time without output that falls between the call and a second after it returned."""
-        begin, end = change
-        gaps = [
-            later - earlier
-            for earlier, later in pairwise(self.at)
-            if later >= begin and earlier <= end + 1.0
-        ]
-        return 1_000 * max(gaps)
+        at, due = np.frombuffer(self.at), np.frombuffer(self.due)
+        chosen = (due >= begin) & (due < end)
+        return np.sort(1_000 * (at[chosen] - due[chosen]))
+
+    def gap_ms(self, begin: float, end: float) -> float:
+        """The longest time without output that falls between these times."""
+        import numpy as np
+
+        at = np.frombuffer(self.at)
+        near = at[(at >= begin - 1.0) & (at <= end + 1.0)]
+        falls_between = (near[1:] >= begin) & (near[:-1] <= end)
+        gaps = np.diff(near)[falls_between]
+        return 1_000 * float(gaps.max()) if len(gaps) else 0.0
+
+    def recovered(self, killed: float) -> float:
+        """When all that is due is stored in time again."""
+        import numpy as np
+
+        usual = self.p99(killed - 5.0, killed - 0.1)
+        limit = max(2 * usual, usual + _SETTLED_MS)
+        at, due = np.frombuffer(self.at), np.frombuffer(self.due)
+        behind = (due > killed - 0.1) & (due < killed + AFTER_KILL_SECONDS)
+        slow = at[behind & (1_000 * (at - due) > limit)]
+        return float(slow.max()) if len(slow) else killed
+
+    def p99(self, begin: float, end: float) -> float:
+        late = self.late_ms(begin, end)
+        return float(late[int(0.99 * (len(late) - 1))]) if len(late) else 0.0
 
 
-def given(case: Case, count: int, begun: Path) -> Iterator[Any]:
-    """Every key once; then one element after another, when it is due. Whoever reads again goes on in time."""
-    yield from case.first()
-    if not begun.exists():
-        begun.write_text(repr(time.monotonic() + 1.0))
-    begin = float(begun.read_text())
-    dues = (begin + number / case.rate for number in range(count))
-    for number, due in enumerate(dues):
-        wait = due - time.monotonic()
-        if wait > _NAP_SECONDS:
-            time.sleep(wait)
-        yield case.element(number, due)
+def counted() -> ef.Flow:
+    flow = ef.Flow("counts")
+    keyed = flow.front("events").key_by(lambda event: event[0])
+    keyed.fold(
+        initial=(0, 0, 0.0),
+        combine=lambda held, event: (held[0] + 1, event[0], event[1]),
+        name="counts",
+    ).sink("out")
+    return flow
 
 
-def started(
-    spark: SparkSession, case: Case, front: Any, sink: Any, folder: str, workers: int
-) -> Any:
-    return (
-        case.flow(0)
-        .live(spark)
-        .read(events=front)
-        .write(out=sink)
-        .option("workers", workers)
-        .option("checkpointLocation", f"{folder}/checkpoint")
-        .start()
+def case_of(keys: int, rate: float) -> Case:
+    hot = [key for key in range(keys) if owner(key_hash(key), SLICES) in HOT]
+    hot_from = int(BECOMES_HOT * rate)
+    every = round(1 / HOT_SHARE)
+
+    def element(number: int, due: float) -> Any:
+        if number >= hot_from and number % every == 0:
+            return hot[number * 7919 % len(hot)], due
+        return number * 7919 % keys, due
+
+    name = f"running count, {keys:,} keys, {rate:,.0f} a second"
+    return Case(
+        name,
+        lambda generation: counted(),
+        keys,
+        rate,
+        1,
+        element,
+        keys,
+        lambda: ((key, 0.0) for key in range(keys)),
     )
 
 
+class Running:
+    """A query, and what is done to it."""
+
+    def __init__(self, spark: SparkSession, case: Case, folder: str, found: Measured, way: str):
+        self._spark, self._case, self._folder, self._way = spark, case, folder, way
+        self._sink = sinks.Callback(found.store)
+        self.query = self._started(WORKERS)
+
+    def _started(self, workers: int) -> Any:
+        builder = (
+            self._case.flow(0)
+            .live(self._spark)
+            .read(events=Paced(self._case, Path(self._folder)))
+            .write(out=self._sink)
+            .option("workers", workers)
+            .option("checkpointLocation", f"{self._folder}/checkpoint")
+        )
+        if self._way == STOPPED:
+            builder.option("coordinatorHost", f"127.0.0.1:{_free_port()}")
+        return builder.start()
+
+    def do(self, what: str) -> None:
+        if what == "the hot range moves":
+            if self._way == ELASTIC:
+                self.query.rebalance()
+        elif what == "a worker is killed":
+            self._kill()
+        elif what != "a range becomes hot":
+            workers = MORE if what.endswith(f"{MORE} workers") else WORKERS
+            if self._way == ELASTIC:
+                self.query.rescale(workers=workers)
+            else:
+                self.query.stop()
+                self.query = self._started(workers)
+
+    def _kill(self) -> None:
+        progress = self.query.lastProgress
+        assert progress is not None
+        recoveries = self.query.recoveries
+        os.kill(progress["pids"][-1], signal.SIGKILL)
+        _await(lambda: self.query.recoveries > recoveries, self.query)
+        _await(lambda: self.query.status["message"] == "Running", self.query)
+
+
+def _await(true: Callable[[], object], query: Any) -> None:
+    deadline = time.monotonic() + 120
+    while not true():
+        assert query.isActive, query.exception()
+        assert time.monotonic() < deadline, query.status
+        time.sleep(0.01)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 def measured(spark: SparkSession, case: Case, way: str) -> Measured:
-    count = int(case.rate * SECONDS_EACH * len(NUMBERS))
     found = Measured()
     with tempfile.TemporaryDirectory() as folder:
-        begun = Path(folder) / "begun"
-        sink = sinks.Callback(found.store)
-        front = fronts.Iterable(lambda: given(case, count, begun))
-        query = started(spark, case, front, sink, folder, NUMBERS[0])
+        running = Running(spark, case, folder, found, way)
         try:
-            for number, workers in enumerate(NUMBERS[1:], 1):
-                while not found.due or time.monotonic() < found.due[0] + number * SECONDS_EACH:
-                    assert query.isActive, query.exception()
-                    time.sleep(0.01)
+            _await(lambda: (Path(folder) / "begun").exists(), running.query)
+            time.sleep(0.1)  # it is written
+            begin = float((Path(folder) / "begun").read_text())
+            for second, what in EVENTS:
+                _await(lambda at=begin + second: time.monotonic() >= at, running.query)  # type: ignore[misc]
                 called = time.monotonic()
-                if way == "rescale":
-                    query.rescale(workers=workers)
-                elif way == "stop and start":
-                    query.stop()
-                    query = started(spark, case, front, sink, folder, workers)
-                found.changes.append((called, time.monotonic()))
-            assert query.awaitTermination(300)
+                running.do(what)
+                found.events[what] = called, time.monotonic()
+            _await(lambda: time.monotonic() >= called + AFTER_KILL_SECONDS, running.query)
+            elements = ended(case, Path(folder), time.monotonic() + 0.5)
+            assert running.query.awaitTermination(300)
         finally:
-            query.stop()
-    expected = case.keys + count
-    assert found.stored == expected, f"{found.stored} of {expected}"
+            running.query.stop()
+    found.check(case.keys + elements)
+    killed = found.events["a worker is killed"][0]
+    found.events["a worker is killed"] = killed, found.recovered(killed)
     return found
 
 
+def figures_of(found: Measured, what: str) -> tuple[float, float, float, float]:
+    """Of an event: its gap, p99 and most, and when it was over."""
+    begin, end = found.events[what]
+    late = found.late_ms(begin - 0.5, end + 0.5)
+    most = float(late[-1]) if len(late) else 0.0
+    p99 = found.p99(begin - 0.5, end + 0.5)
+    return found.gap_ms(begin, end + 0.5), p99, most, 1_000 * (end - begin)
+
+
 def report(way: str, found: Sequence[Measured]) -> None:
-    """A line for each change: medians over the rounds."""
-    for number, (before, after) in enumerate(pairwise(NUMBERS)):
-        figures: list[list[float]] = []
-        for one in found:
-            change = one.changes[number]
-            late = one.late_ms(change[0] - 0.5, max(change[1], change[0]) + 0.5)
-            p99 = late[int(0.99 * (len(late) - 1))]
-            figures.append([one.gap_ms(change), p99, 1_000 * (change[1] - change[0])])
-        gap, p99, call = (statistics.median(each) for each in zip(*figures, strict=True))
-        told = f"{way}, {before} to {after} workers"
-        print(f"  {told:40}{gap:>10,.0f}{p99:>14,.0f}{call:>10,.0f}", flush=True)
+    """A line for each event: medians over the rounds."""
+    calm = [one.p99(one.begin + 6.0, one.begin + EVENTS[0].second - 1.0) for one in found]
+    print(f"  {way + ', calm':44}{'':>10}{statistics.median(calm):>10,.0f}")
+    for _, what in EVENTS:
+        if what == "a range becomes hot" or (what == "the hot range moves" and way == STOPPED):
+            continue
+        rounds = [figures_of(one, what) for one in found]
+        told = "".join(f"{statistics.median(each):>10,.0f}" for each in zip(*rounds, strict=True))
+        print(f"  {f'{way}, {what}':44}{told}", flush=True)
 
 
 def by_second(one: Measured) -> Iterator[tuple[float, float]]:
     """The 99th percentile of what was due in each second."""
-    begin = one.due[0]
-    for second in range(int(SECONDS_EACH * len(NUMBERS))):
-        late = one.late_ms(begin + second, begin + second + 1)
-        if late:
-            yield second, late[int(0.99 * (len(late) - 1))]
+    begin, end = one.begin, max(one.due)
+    for second in range(int(end - begin)):
+        p99 = one.p99(begin + second, begin + second + 1)
+        if p99:
+            yield second, p99
 
 
-def plot(found: dict[str, list[Measured]]) -> None:
-    def draw(axes: list[Any]) -> None:
-        for way, rounds in found.items():
-            points = list(by_second(rounds[0]))
-            axes[0].plot([at for at, _ in points], [ms for _, ms in points], label=way)
-        axes[0].set_yscale("log")
-        axes[0].set_xlabel("second")
-        axes[0].set_ylabel("latency p99, ms")
-        axes[0].legend()
+def plot(name: str, found: dict[str, list[Measured]]) -> None:
+    def draw(all_axes: list[Any]) -> None:
+        most = max(ms for rounds in found.values() for _, ms in by_second(rounds[0]))
+        for axes, (way, rounds) in zip(all_axes, found.items(), strict=True):
+            one = rounds[0]
+            for shown in rounds:
+                points = list(by_second(shown))
+                seconds, latencies = [at for at, _ in points], [ms for _, ms in points]
+                axes.step(
+                    seconds,
+                    latencies,
+                    where="post",
+                    linewidth=1.6 if shown is one else 0.6,
+                    color="tab:blue" if way == ELASTIC else "tab:orange",
+                )
+            for what, (begin, end) in one.events.items():
+                if way == STOPPED and "range" in what:
+                    continue
+                axes.axvspan(begin - one.begin, end - one.begin, color="0.85", zorder=0)
+                axes.axvline(begin - one.begin, color="0.4", linewidth=0.8)
+                axes.text(begin - one.begin + 0.4, 1.15 * most, what, fontsize=8, va="bottom")
+            axes.axhline(100, color="0.6", linewidth=0.8, linestyle=":")
+            axes.set_yscale("log")
+            axes.set_ylim(1, 4 * most)
+            axes.set_ylabel("p99 of each second, ms")
+            axes.set_title(f"{way}: {name}", fontsize=10)
+        all_axes[-1].set_xlabel("second; grey: until it is over; dotted: 100 ms")
 
-    drawn("elastic-latency", draw)
+    drawn("elastic-latency", draw, rows=len(found), width=11)
 
 
 def main(*, quick: bool = False) -> None:
-    keys, rounds = (KEYS_QUICK, 1) if quick else (KEYS, 3)
+    keys = KEYS_QUICK if quick else KEYS
+    rounds = {ELASTIC: 1 if quick else 3, STOPPED: 1}
     with spark_session() as spark:
         rate = sustained(spark, keys, BURST // 4 if quick else BURST + keys)
-        case = count_case(keys, min(RATE_MAX, rate / 2))
+        case = case_of(keys, min(RATE_MAX, rate / 2))
         print(f"two workers sustain {rate:,.0f} a second")
-        print(f"{case.name:42}{'gap, ms':>10}{'p99, ms':>14}{'call, ms':>10}")
-        found: dict[str, list[Measured]] = {way: [] for way in WAYS}
-        for _ in watched("rounds", range(rounds), rounds):
-            for way in WAYS:
-                found[way].append(measured(spark, case, way))
-        for way in WAYS:
-            report(way, found[way])
-        plot(found)
+        heads = "".join(f"{head:>10}" for head in ("gap, ms", "p99, ms", "most, ms", "over, ms"))
+        print(f"{case.name:46}{heads}")
+        found: dict[str, list[Measured]] = {}
+        turns = [way for way, count in rounds.items() for _ in range(count)]
+        for way in watched("rounds", turns, len(turns)):
+            found.setdefault(way, []).append(measured(spark, case, way))
+        for way, own in found.items():
+            report(way, own)
+        plot(case.name, found)

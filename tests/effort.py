@@ -83,6 +83,7 @@ EFFORTS = {
     "transactions handed over from batch": Effort(6, 60),
     "simulated drivers that stand by": Effort(12, 1_000),
     "simulated moves of slices": Effort(25, 2_000),
+    "simulated moves of ticks": Effort(25, 1_000),
     "simulated versions": Effort(25, 2_000),
     "versions that change nothing": Effort(25, 1_000),
     "steps that begin from a backfill": Effort(20, 1_000),

@@ -105,6 +105,7 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
         runs_module, "hashes_of", lambda keys: [hash_of(key, spread) for key in keys]
     )
     monkeypatch.setattr(runs_module, "_AFTER_RESTORE_SECONDS", random.choice((0.0, 0.01)))
+    monkeypatch.setattr(runs_module, "_TAKEN_AT_ONCE", random.choice((1, 1_000)))
     monkeypatch.setattr(runs_module, "_PIECE_ROWS", random.choice((64, 1_000)))
     monkeypatch.setattr(runs_module, "_READ_ROWS", random.choice((64, 1_000)))
     is_merged = random.random() < 0.5

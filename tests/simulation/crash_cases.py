@@ -64,6 +64,33 @@ class CrashCase:
         return replace(case, faults=drawn, again=again)
 
     @classmethod
+    def ticking(cls, seed: int) -> CrashCase:
+        """Windows that close, some of them late: their ticks move with their keys, several times."""
+        random = Random(f"ticking case {seed}")
+        flow, elements = ticking_flow(random)
+        case = cls.moving(seed)
+        faults = replace(
+            case.faults,
+            crashes=random.choice((0, 1, 2)),
+            arrival=frozenset(),
+            cut_ticks=random.choice((1, 10)),
+            moves=random.randint(3, 6),
+            moves_likely=random.choice((0.2, 1.0)),
+        )
+        options = replace(case.options, workers=random.choice((2, 3)))
+        again = f"judged_with_crashes(CrashCase.ticking({seed}))"
+        return replace(
+            case,
+            name=flow.name,
+            graph=flow.graph(),
+            elements=elements,
+            options=options,
+            faults=faults,
+            again=again,
+            on_error="fail",
+        )
+
+    @classmethod
     def standing_by(cls, seed: int) -> CrashCase:
         """The same, with drivers that stand by, and others that come back."""
         random = Random(f"standby case {seed}")
@@ -157,6 +184,17 @@ def _flow_of(seed: int) -> Case:
         flow, elements = dense_flow(Random(seed))
         case = replace(case, name=flow.name, graph=flow.graph(), elements=elements)
     return case
+
+
+def ticking_flow(random: Random) -> tuple[ef.Flow, Elements]:
+    flow = ef.Flow("ticking")
+    keys, length = random.choice((3, 7)), random.choice((40, 90))
+    keyed = flow.front("numbers").key_by(lambda n: n % keys)
+    keyed.window(ef.Tumbling(length), emit="close").count().sink("windows")
+    sessions = keyed.window(ef.Session(length // 2), emit="close").collect()
+    sessions.map(lambda r: (r.key, tuple(r.value))).sink("sessions")
+    times = sorted(random.sample(range(150), 40))
+    return flow, {"numbers": [ef.At(time, 13 * time) for time in times]}
 
 
 def dense_flow(random: Random) -> tuple[ef.Flow, Elements]:

@@ -58,6 +58,8 @@ KNOWN = {
     "end too early": 12,
     "let tombstones overtake in a hold": 12,
     "release one too early": 12,
+    "ticks of keys that come are in no later cut": 16,
+    "ticks of keys that stay are in no later cut": 16,
     "take what comes behind a gap": 20,
     "a read before what was restored": 24,
     "the back-edge log is not closed": 25,

@@ -54,6 +54,8 @@ def judge(seed: int, drawn: str, crashes: bool) -> None:
         judge_histories(seed, crashes=crashes)
     elif drawn == "moves" and seed % 4 == 0:
         judged_with_crashes_and_cuts(transactions_with_moves(seed))
+    elif drawn == "moves" and seed % 4 == 1:
+        judged_with_crashes(CrashCase.ticking(seed))
     elif drawn == "standby":
         judged_with_crashes(CrashCase.standing_by(seed))
     elif drawn == "moves":

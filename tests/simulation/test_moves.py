@@ -49,6 +49,15 @@ def test_the_sinks_have_what_the_reference_has(first: int) -> None:
     assert happened["lost afterwards"] > 1, happened
 
 
+@pytest.mark.parametrize("first", range(0, tried("simulated moves of ticks"), CHUNK))
+def test_windows_close_once_wherever_their_keys_have_moved(first: int) -> None:
+    happened: Counter[str] = Counter()
+    for seed in range(first, first + CHUNK):
+        _, simulation = judged_with_crashes(CrashCase.ticking(seed))
+        happened += what_happened(simulation)
+    assert happened["moved in memory"] > 6, happened
+
+
 def what_happened(simulation: CrashSimulation) -> Counter[str]:
     happened: Counter[str] = Counter()
     lives = simulation.lives
@@ -262,14 +271,6 @@ def ticks_of_keys_that_leave_run_here_too(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @breaks
-def ticks_of_keys_that_leave_stay_in_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
-    true = PendingTicks.leave
-    monkeypatch.setattr(
-        PendingTicks, "leave", lambda pending, is_own: true(pending, lambda key: True)
-    )
-
-
-@breaks
 def all_ticks_are_sent_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that are kept in memory as well."""
     true = succession.kept_timers
@@ -364,8 +365,14 @@ def a_table_has_another_owner_for_a_restore(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(recovery_module, "owned", owned)
 
 
+#: These show where windows close.
+OF_TICKS = "tick"
+
+
 @pytest.mark.parametrize("broken", hunted(BREAKS, lambda broken: broken.__name__.replace("_", " ")))
 def test_it_is_caught(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
     broken(monkeypatch)
-    told = caught(broken.__name__.replace("_", " "), map(CrashCase.moving, count()), wrong, 300)
+    name = broken.__name__.replace("_", " ")
+    case = CrashCase.ticking if OF_TICKS in name else CrashCase.moving
+    told = caught(name, map(case, count()), wrong, 300)
     assert "nobody noticed" not in told, told

@@ -76,6 +76,8 @@ from emberflow.values.owners import Owners
 #: Crashes while workers take over in memory, and after how many events they come at most.
 TAKEOVER_CRASHES_MAX = 3
 _TAKEOVER_EVENTS_MAX = 12
+#: The share of cuts that hold everything, although there is one that they could add to.
+_WHOLE = 0.15
 
 
 class SimulatedVersion(NamedTuple):
@@ -142,6 +144,8 @@ class CrashSimulation:
         self._crashes_left = faults.crashes
         self._breaks = Random(f"emberflow breaks {options.seed}")
         self.takeovers = Random(f"emberflow takeovers {options.seed}")
+        #: Decides which cuts hold everything.
+        self.wholes = Random(f"emberflow whole cuts {options.seed}")
         self._takeover_crashes_left = TAKEOVER_CRASHES_MAX
         #: Messages that were on connections when they broke.
         self.messages_lost = 0
@@ -770,7 +774,9 @@ class Driver(Process):
         self._cut_at = network.now + self.faults.cut_ticks
         self._cuts_begun += 1
         number = 1_000 * self.life.number + self._cuts_begun
-        self._cut = _CutUnderWay(number, moment, set(range(self.life.workers)))
+        is_whole = self.simulation.wholes.random() < _WHOLE
+        since = BEFORE_ALL if is_whole else since
+        self._cut = _CutUnderWay(number, moment, set(range(self.life.workers)), is_whole)
         network.note("cut", number, moment, since)
         for process in self.life.processes:
             self._tell(process, lambda process: process.begin_cut(number, moment, since))
@@ -792,7 +798,7 @@ class Driver(Process):
         if self._cut is not cut:
             return
         self._cut = None
-        parent = None if self._committed is None else self._committed.number
+        parent = None if self._committed is None or cut.is_whole else self._committed.number
         version = self.life.version
         manifest = Manifest(
             cut.number, parent, cut.moment, tuple(cut.parts), cut.positions, version
@@ -824,9 +830,11 @@ class Driver(Process):
 class _CutUnderWay:
     """The driver's view of the cut that it has begun."""
 
-    def __init__(self, number: int, moment: Moment, missing: set[int]) -> None:
+    def __init__(self, number: int, moment: Moment, missing: set[int], is_whole: bool) -> None:
         self.number = number
         self.moment = moment
+        #: Whether it holds everything, and adds to no other one.
+        self.is_whole = is_whole
         self.missing = missing
         self.parts: list[tuple[str, int]] = []
         self.positions: dict[int, int] = {}

@@ -12,7 +12,7 @@ search of numpy's over the sorted hashes.
 **Merges.** Runs get more with every ``put``. When the newest ones together are large beside the one ahead of
 them, they are merged, so there are few, and each row is written some times in all. Small ones are merged
 at once; for large ones there is a thread, one at a time. What is taken while the thread works is taken from
-the new run too, before that is used.
+the new run too, some of it with each batch, before that one is used.
 
 **After a restore** the store may also have runs that are still in the files of the cut (`restored`), the
 newest first. A key is in one of the store's own runs or in those of the cut, and there perhaps several
@@ -26,6 +26,7 @@ oldest of them.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
@@ -59,6 +60,9 @@ _MERGED_TOGETHER = 4
 _SMALL_ROWS = 1 << 16
 #: So long after a restore the rows of the cut are left where they are: the first output needs some of them at once.
 _AFTER_RESTORE_SECONDS = 5.0
+#: So many keys that were taken during a merge are taken from the new run with each batch, and twice as many as
+#: the batch has.
+_TAKEN_AT_ONCE = 2_048
 #: Rows of a piece of a merge; and of one that the loop reads between two rounds.
 _PIECE_ROWS = 1 << 17
 _READ_ROWS = 1 << 12
@@ -111,7 +115,7 @@ class SortedRuns:
     def adopt(self, other: SortedRuns) -> None:
         """Take all that another store has, which is of other keys. That one is not used any more."""
         other.close()
-        other._go_on()
+        other._go_on(sys.maxsize)
         self._operation = other._operation
         self._runs += other._runs
         self._of_cut += other._of_cut
@@ -139,7 +143,7 @@ class SortedRuns:
         return refused
 
     def take(self, keys: Collection[Any]) -> list[Row]:
-        self._go_on()
+        self._go_on(_TAKEN_AT_ONCE + 2 * len(keys))
         found = self._found(keys, [*self._runs, *self._of_cut], takes=True)
         if self._merge is not None:
             self._merge.taken_meanwhile += [row.key for row in found]
@@ -238,12 +242,21 @@ class SortedRuns:
                 continue  # perhaps some of them are small
             return
 
-    def _go_on(self) -> None:
-        """Use what the thread has merged."""
+    def _go_on(self, most: int = _TAKEN_AT_ONCE) -> None:
+        """Use what the thread has merged, once all that was taken meanwhile is taken from it too: so many keys
+        now."""
         merge = self._merge
-        if merge is not None and not merge.is_alive():
-            self._merge = None
-            self._replace(merge)
+        if merge is None or merge.is_alive():
+            return
+        if merge.is_done and merge.made is not None:
+            some = merge.taken_meanwhile[-most:]
+            del merge.taken_meanwhile[len(merge.taken_meanwhile) - len(some) :]
+            if some:
+                self._found(some, [merge.made], takes=True)
+            if merge.taken_meanwhile:
+                return
+        self._merge = None
+        self._replace(merge)
 
     def _replace(self, merge: Merge) -> None:
         """Use the run that a merge has made of others. If the disk is full, or the merge was ended, the
@@ -251,8 +264,6 @@ class SortedRuns:
         if not merge.is_done:
             return
         made = merge.made
-        if made is not None and merge.taken_meanwhile:
-            self._found(merge.taken_meanwhile, [made], takes=True)
         for inside in merge.kept_only:
             if made is not None:
                 made.keep_only(inside)
@@ -274,7 +285,7 @@ class SortedRuns:
         if self._merge is not None:
             self._merge.begins.set()
             self._merge.join(seconds)
-            self._go_on()
+            self._go_on(len(self._merge.taken_meanwhile))
 
     def close(self) -> None:
         """End the thread that merges."""
