@@ -111,7 +111,7 @@ bench-transactions: setup ## transactions, against PostgreSQL and by what they d
 bench-upgrade: setup ## how long output stands still while a new version takes over (ONLY=index, QUICK=1)
 	@scripts/ensure-java $(BIN)/python bench/run.py upgrade $(addprefix --only ,$(ONLY)) $(if $(QUICK),--quick)
 
-bench-elastic: setup ## what is late while the number of workers changes (QUICK=1)
+bench-elastic: setup ## what is late while workers come, go, are killed, and keys move (QUICK=1)
 	@scripts/ensure-java $(BIN)/python bench/run.py elastic $(if $(QUICK),--quick)
 
 bench-scaling: setup ## what an element costs by the number of workers (ONLY="workers rates sampling model", QUICK=1, EMBERFLOW_DATA=folder)

@@ -214,10 +214,12 @@ class PendingTicks(Pending):
                 if origin < moment
             ]
         self._mixed, self._is_own, self._since = kept, other._is_own, moment
+        self._due = max(_ITEMS_MIN, 2 * len(self))
 
     def take_in(self, other: PendingTicks) -> None:
         """Take what another one has restored, of the same cut, which is of other keys."""
         self._kept += other._final
+        self._due = max(_ITEMS_MIN, 2 * len(self))
 
     def trim_if_due(self, minimal: Moment) -> None:
         if len(self) >= self._due:

@@ -44,9 +44,9 @@ from emberflow.values.hashing import HashRange
 #: Rows of a cut that are restored at once.
 ROWS_AT_ONCE = 2_000
 
-#: With so many rows for each worker, a restore leaves keys cold. Fewer are in memory in half a second, where
+#: With so many rows for each worker, a restore leaves keys cold. Fewer are in memory in a tenth of a second, where
 #: nobody has to fetch them.
-_LEFT_COLD_FROM = 50_000
+_LEFT_COLD_FROM = 10_000
 #: With fewer rows that come to a worker, slices that move are not read ahead.
 COPIED_FROM = 200
 #: So many bytes a row may take, if the bound for state is so small that fewer do not fit.
