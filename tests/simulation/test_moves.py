@@ -100,6 +100,11 @@ def test_transactions_go_on_while_slices_move() -> None:
     assert moved
 
 
+def test_a_cut_of_everything_behind_cuts_that_were_given_up_has_all_keys() -> None:
+    """One of everything was given up, then one of what had changed, and then all was to be saved."""
+    judged_with_crashes(CrashCase.ticking(20_161))
+
+
 def test_a_key_that_went_and_came_back_is_in_a_cut_once() -> None:
     """Cuts before it were lost, and had noted the bucket that it had then."""
     judged_with_crashes(CrashCase.moving(60_109))

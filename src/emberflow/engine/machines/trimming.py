@@ -269,7 +269,9 @@ class Trimmed(Generic[B]):
         if not self.kept:
             return iter(())
         changes = self.changes
-        if changes is None or since < changes.since:
+        # A cut of everything looks at everything, also if an earlier one was given up: what changed was noted for
+        # the cuts since then, which may have been given up as well.
+        if changes is None or since < changes.since or since == BEFORE_ALL:
             changes = self.changes = Changes(since)
             changes.begin(moment, self.all_buckets())
         else:
