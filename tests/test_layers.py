@@ -43,6 +43,7 @@ ROOMS = [
     "checkpoint.files",
     "checkpoint.ownership",
     "checkpoint.seals",
+    "checkpoint.ranges",
     "checkpoint.logs",
     "checkpoint.cuts",
     "checkpoint.lease",

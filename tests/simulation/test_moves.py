@@ -18,7 +18,7 @@ from emberflow.engine.machines.ticking import Ticks
 from emberflow.engine.messages import AFTER_ALL
 from emberflow.engine.staffing import Staffing
 from emberflow.engine.worker import succession
-from emberflow.engine.worker.ahead import StateAhead
+from emberflow.engine.worker.succession import StateAhead
 from emberflow.engine.worker.worker import Worker
 from emberflow.runners.simulation import processes as processes_module
 from emberflow.runners.simulation import recovery as recovery_module

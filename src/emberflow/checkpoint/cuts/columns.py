@@ -24,8 +24,8 @@ import pyarrow as pa
 
 from emberflow.checkpoint.cuts.arrays import int64s
 from emberflow.checkpoint.cuts.lists import has_lists
-from emberflow.checkpoint.cuts.ranges import Ranges
 from emberflow.checkpoint.cuts.tables import SCHEMA, Source, damage_of, opened_runs
+from emberflow.checkpoint.ranges import Ranges
 from emberflow.values.hashing import HashRange
 from emberflow.values.item import TIME_MIN
 

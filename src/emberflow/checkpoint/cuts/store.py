@@ -57,7 +57,6 @@ from emberflow.checkpoint.cuts.columns import ColumnRun, opened_columns
 from emberflow.checkpoint.cuts.lists import SavedLists
 from emberflow.checkpoint.cuts.manifest import Manifest, PartInfo, checked_json, json_with_checksum
 from emberflow.checkpoint.cuts.part_file import PartFile
-from emberflow.checkpoint.cuts.ranges import Ranges
 from emberflow.checkpoint.cuts.rows import BUCKET, SCHEDULED, Chunk, Row
 from emberflow.checkpoint.cuts.scan import ColumnPage, Counted, KeyTest, Wanted, scan
 from emberflow.checkpoint.cuts.tables import (
@@ -83,6 +82,7 @@ from emberflow.checkpoint.files import (
     location_of,
     write,
 )
+from emberflow.checkpoint.ranges import Ranges
 from emberflow.values.hashing import HASH_MAX, HASH_MIN, HashRange
 
 if TYPE_CHECKING:

@@ -56,9 +56,9 @@ from emberflow.checkpoint.cuts.lists import (
     unpickled,
 )
 from emberflow.checkpoint.cuts.packed import packed_columns, packed_order
-from emberflow.checkpoint.cuts.ranges import Ranges
 from emberflow.checkpoint.cuts.rows import Chunk, PackedRows, Row, RowColumns, Writable
 from emberflow.checkpoint.errors import CheckpointError, DamagedCutError, UntrustedFileError
+from emberflow.checkpoint.ranges import Ranges
 from emberflow.errors import shortened
 from emberflow.values.item import Place
 

@@ -37,8 +37,7 @@ from emberflow.engine.layout import Layout
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Ack, Bundle, Effects, Moment, Progress
 from emberflow.engine.progress.acker import Acker
 from emberflow.engine.progress.gate import Gate
-from emberflow.engine.worker.ahead import StateAhead
-from emberflow.engine.worker.succession import move, moving, succeed
+from emberflow.engine.worker.succession import StateAhead, move, moving, succeed
 from emberflow.engine.worker.worker import Worker
 from emberflow.errors import EmberflowError, OnError
 from emberflow.graph.nodes import Front, Graph

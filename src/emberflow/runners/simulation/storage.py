@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from emberflow.engine.cuts.cut import Row, Scheduled, combined
 from emberflow.engine.messages import BEFORE_ALL, Moment
-from emberflow.engine.worker.ahead import StateAhead
+from emberflow.engine.worker.succession import StateAhead
 from emberflow.errors import OnError
 from emberflow.graph.nodes import Graph
 from emberflow.runners.diversion import sink_partitions

@@ -7,7 +7,7 @@ a key counts. A cut that does not have all of them is another chain, and is read
 So when slices move at T (`live.rescale`), what is left to read is what has changed since the cut before.
 
 1. *State that fits into memory is made at once*: buckets, lists that grow, windows with their ticks
-   (`engine.worker.ahead`). At T the worker takes all of it as it is.
+   (`engine.worker.succession`). At T the worker takes all of it as it is.
 2. *The rows of steps whose keys can be cold*, where they are many, become a store of cold keys (`runs`). Of what
    changes later the worker reads the hashes alone. The other columns are read when a key is touched first.
 
@@ -23,11 +23,11 @@ from typing import TypeVar
 
 from emberflow.checkpoint.cuts.lists import SavedLists
 from emberflow.checkpoint.cuts.manifest import Manifest
-from emberflow.checkpoint.cuts.ranges import Ranges
 from emberflow.checkpoint.cuts.store import CheckpointStore
+from emberflow.checkpoint.ranges import Ranges
 from emberflow.engine.cuts.cut import Row, Scheduled
 from emberflow.engine.layout import Layout
-from emberflow.engine.worker.ahead import StateAhead
+from emberflow.engine.worker.succession import StateAhead
 from emberflow.runners.live.cold.runs import SortedRuns
 from emberflow.values.hashing import HashRange
 

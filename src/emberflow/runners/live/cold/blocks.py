@@ -32,8 +32,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 from emberflow.checkpoint.cuts.arrays import int64s
-from emberflow.checkpoint.cuts.ranges import Ranges
 from emberflow.checkpoint.cuts.rows import RowColumns
+from emberflow.checkpoint.ranges import Ranges
 from emberflow.engine.cuts.cut import Row
 from emberflow.engine.messages import Moment
 from emberflow.runners.live.cold.encoding import cold_places, cold_rows

@@ -33,9 +33,9 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from emberflow.checkpoint.cuts.columns import ColumnRun
-from emberflow.checkpoint.cuts.ranges import Ranges
 from emberflow.checkpoint.cuts.rows import RowColumns
 from emberflow.checkpoint.errors import CheckpointError
+from emberflow.checkpoint.ranges import Ranges
 from emberflow.engine.cuts.cut import KeptRows, Row
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment
 from emberflow.runners.live.cold.blocks import (

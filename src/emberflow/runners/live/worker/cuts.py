@@ -18,9 +18,9 @@ from typing import Protocol
 from emberflow.checkpoint.cuts.backfills import all_rows, rows_of
 from emberflow.checkpoint.cuts.lists import SavedLists
 from emberflow.checkpoint.cuts.manifest import Manifest
-from emberflow.checkpoint.cuts.ranges import Ranges
 from emberflow.checkpoint.cuts.rows import BUCKET, SCHEDULED
 from emberflow.checkpoint.cuts.store import CheckpointStore
+from emberflow.checkpoint.ranges import Ranges
 from emberflow.engine.cuts.cut import Row, Scheduled
 from emberflow.engine.cuts.translation import translated_rows, translated_timers
 from emberflow.engine.interface import EngineWorker
