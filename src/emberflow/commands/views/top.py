@@ -83,7 +83,7 @@ def picture(looks: list[Look]) -> RenderableType:
     parts: list[RenderableType] = [heading, figures]
     if progress:
         parts.append(Text(f"latency {latency(progress)}", "dim"))
-    parts += [Text(told, "yellow") for told in too_hot(progress or {})]
+    parts += [Text(told, "yellow") for told in [*too_hot(progress or {}), *leaving(progress or {})]]
     parts += [Text(held_back(look), "dim"), _steps(looks), _fronts(look), _sinks(look)]
     return Group(*parts)
 
@@ -118,6 +118,18 @@ def too_hot(progress: Mapping[str, Any]) -> list[str]:
         f"of what worker {hot['worker']} does."
         for hot in progress.get("hotKeys", ())
     ]
+
+
+def leaving(progress: Mapping[str, Any]) -> list[str]:
+    """The workers that have to leave their executors, in words.
+
+    >>> leaving({"leaving": [0, 2]})
+    ['Spark decommissions the executor of worker 0, 2: it is about to end.']
+    """
+    workers = ", ".join(map(str, progress.get("leaving", ())))
+    return [f"Spark decommissions the executor of worker {workers}: it is about to end."] * bool(
+        workers
+    )
 
 
 def _recovered(times: int) -> list[tuple[str, str]]:

@@ -326,8 +326,9 @@ class Supervision:
             if successor is not None and successor.is_prepared:
                 life, successor.life = successor.life, None  # now it tells itself
         if successor is not None and life is not None:
-            self.current.settings = successor.settings
+            # In this order: whoever knows the settings knows where its workers are.
             self._crews.rescale(successor.seats)
+            self.current.settings = successor.settings
             self._hand_over(*life)
             return True
         # The processes wait for the one that was given up, and the last cut is held for it: it never counts.

@@ -125,6 +125,8 @@ class Succession:
                 raise EmberflowError(f"another {before.kind} is taking over just now: wait for it.")
             if self._current.over.is_set() or self._current.stop_requested.is_set():
                 raise EmberflowError("the query is over, or about to be: nothing takes over.")
+            if successor.before is not self._current.settings:
+                raise EmberflowError("something else has taken over just now: ask again.")
             self._current.successor = successor
 
     def rescale(self, workers: int, seconds: float, leaving: Collection[Seat] = ()) -> None:
