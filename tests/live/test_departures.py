@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
+import platform
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Collection
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,6 +22,7 @@ from emberflow.runners.live.driver.coordinator import WorkersMissingError
 from emberflow.runners.live.driver.log import QueryLog
 from emberflow.runners.live.elastic import departures
 from emberflow.runners.live.elastic.departures import Departures
+from emberflow.runners.live.processes.executors import executor_of, is_leaving
 from emberflow.runners.live.processes.member import Seat
 from emberflow.runners.live.supervisor import Supervision
 
@@ -166,3 +173,46 @@ def test_what_cannot_be_now_is_tried_again(
     lives.refuses = None
     until(lambda: bool(lives.rescales) and lives.current.leaving == ())
     assert caplog.text.count(str(error)) == 1
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="it looks into /proc")
+def test_a_process_sees_that_its_executor_is_decommissioned(tmp_path: Path) -> None:
+    """By the name of a thread, of the first of its ancestors that is a JVM."""
+    java = tmp_path / "java"
+    java.symlink_to(sys.executable)
+    executor = subprocess.Popen(
+        [java, "-c", EXECUTOR], stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8"
+    )
+    assert executor.stdin is not None
+    assert executor.stdout is not None
+    process = int(executor.stdout.readline())
+    try:
+        assert executor_of(process) == executor.pid
+        assert not is_leaving(executor.pid)
+        executor.stdin.write("go\n")
+        executor.stdin.flush()
+        until(lambda: is_leaving(executor.pid))
+        executor.kill()
+        executor.wait(SECONDS)
+        assert executor_of(process) is None
+        assert not is_leaving(executor.pid)
+    finally:
+        executor.kill()
+        os.kill(process, signal.SIGKILL)
+        executor.communicate()
+
+
+#: Starts a process, and a thread called as Spark calls it when somebody writes a line.
+EXECUTOR = """
+import ctypes, subprocess, sys, threading, time
+
+child = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL)
+print(child.pid, flush=True)
+sys.stdin.readline()
+
+def waits():
+    ctypes.CDLL(None).prctl(15, b"wait-for-blocks-to-migrate", 0, 0, 0)
+    time.sleep(60)
+
+threading.Thread(target=waits).start()
+"""
