@@ -639,10 +639,13 @@ def ack_a_frame_under_its_greatest_time(patch: pytest.MonkeyPatch) -> Machines:
         least: Place | None,
         bound: Moment | None,
         level: int = 0,
+        own: Moment | None = None,
+        level_own: int = 0,
     ) -> Frame:
         place = max((item[0] for _, items in parts for item in items), default=None)
         most = None if place is None else (place[0], place[1])
-        return numbered(self, parts, least and (most or least), bound and (most or bound), level)
+        moments = [known and (most or known) for known in (least, bound, own)]
+        return numbered(self, parts, moments[0], moments[1], level, moments[2], level_own)
 
     patch.setattr(FrameLedger, "numbered", under_the_greatest)
     return {}
@@ -740,7 +743,9 @@ def count_no_frames_that_a_stage_is_sent(_: pytest.MonkeyPatch) -> Machines:
 def let_a_stage_wait_for_what_it_holds_itself(patch: pytest.MonkeyPatch) -> Machines:
     hold_frame = Outbox.hold_frame
     patch.setattr(
-        Outbox, "hold_frame", lambda self, level, least: hold_frame(self, level & ~1, least)
+        Outbox,
+        "hold_frame",
+        lambda self, level, least, node=None: hold_frame(self, level & ~1, least, node),
     )
     return {}
 

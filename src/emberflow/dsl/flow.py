@@ -192,8 +192,14 @@ class Flow:
             <- map by len
           sink loud
             <- pairs
+
+        A sink with partitions by the key of the steps ahead of it says so, where that is certain: then a slow
+        key does not hold back the output of others (docs/operators.md).
         """
-        return text(self.graph())
+        from emberflow.engine.worker.ranges import sinks_by_range
+
+        graph = self.graph()
+        return text(graph, sinks_by_range(graph))
 
     # The interface for operators.
 

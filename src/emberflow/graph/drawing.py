@@ -20,7 +20,7 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -36,8 +36,9 @@ class DrawingError(EmberflowError):
     """A picture cannot be made here: something is not installed, or its file cannot be written."""
 
 
-def text(graph: Graph) -> str:
-    """The flow as text: each step with its functions, and under it what it reads."""
+def text(graph: Graph, by_range: Container[int] = ()) -> str:
+    """The flow as text: each step with its functions, and under it what it reads. ``by_range`` are the sinks of
+    which a range of keys does not wait for the others."""
     outline, functions = _outline(graph), _functions(graph)
     names = {node.name for node in graph.nodes if not isinstance(node, Front)}
     back_edges = _back_edges(graph, outline)
@@ -56,7 +57,10 @@ def text(graph: Graph) -> str:
         return f"  <- {reference(origin)}{key}{'' if origin.id in printed else ' (below)'}"
 
     def step(node: Node) -> list[str]:
-        details = ", ".join([*_figures(node, copies=True), *map(str, functions[node.id])])
+        figures = _figures(node, copies=True)
+        if node.id in by_range:
+            figures.append("no range of keys waits for another")
+        details = ", ".join([*figures, *map(str, functions[node.id])])
         title = " ".join(_title(graph, node))
         lines = [f"{title}: {_printable(details)}" if details else title]
         lines += [read(node, number, source) for number, source in enumerate(node.inputs)]

@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 from emberflow.engine.layout import Layout
 from emberflow.engine.worker.routing import barrier_host
-from emberflow.graph.nodes import Broadcast, Group, Map, Merge, Sink
+from emberflow.graph.nodes import Broadcast, Graph, Group, Map, Merge, Sink
 from emberflow.values.hashing import hash_ranges, owner
 from emberflow.values.owners import SLICES, Owners
 from emberflow.values.proofs.functions import applied
@@ -67,6 +67,14 @@ def owned_nodes(layout: Layout) -> dict[int, frozenset[Reached]]:
         for sink, by_key in reached
     )
     return owned if is_of_use else {}
+
+
+def sinks_by_range(graph: Graph) -> set[int]:
+    """The sinks whose partitions do not wait for other keys than their own."""
+    reached = {each for own in owned_nodes(Layout(graph)).values() for each in own}
+    others = {sink for sink, by_key in reached if not by_key}
+    several = {sink.id for sink in graph.sinks.values() if sink.partitions > 1}
+    return {sink for sink, _ in reached} & several - others
 
 
 def _paths(
