@@ -50,13 +50,13 @@ def all_that_a_map_gives_keeps_the_key(patch: pytest.MonkeyPatch) -> None:
 
 @breaks
 def ranges_that_reach_further_are_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """Barriers wait for the range of their own worker, though partitions are not cut like slices."""
-    hosts = ranges_module.hosts_reached
+    """A partition waits for one of the ranges that can reach it."""
+    reaching = ranges_module.ranges_reaching
 
-    def changed(*given: Any) -> list[set[int]]:
-        return [own & {worker} for worker, own in enumerate(hosts(*given))]
+    def changed(*given: Any) -> dict[tuple[int, int], tuple[int, ...]]:
+        return {barrier: workers[:1] for barrier, workers in reaching(*given).items()}
 
-    patch.setattr(ranges_module, "hosts_reached", changed)
+    patch.setattr(ranges_module, "ranges_reaching", changed)
 
 
 @breaks
@@ -123,10 +123,12 @@ def a_frame_has_the_level_of_its_last_node(patch: pytest.MonkeyPatch) -> None:
 
 @breaks
 def the_errors_sink_does_not_wait_for_all(patch: pytest.MonkeyPatch) -> None:
-    release = Barriers.release
-    patch.setattr(
-        Barriers, "release", lambda self, minimal, errors_until: release(self, minimal, minimal)
-    )
+    release = Barriers.release_by_range
+
+    def changed(self: Barriers, minimal: Moment, own: Any, reaching: Any, of_all: Moment) -> Any:
+        return release(self, minimal, own, reaching, min(minimal, own[0]))
+
+    patch.setattr(Barriers, "release_by_range", changed)
 
 
 @breaks

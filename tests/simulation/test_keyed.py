@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from emberflow.engine.layout import Layout
-from emberflow.engine.worker.ranges import hosts_reached, owned_nodes
+from emberflow.engine.worker.ranges import owned_nodes, ranges_reaching
 from emberflow.errors import StepError
 from emberflow.runners.elements import timed_elements
 from emberflow.values.hashing import key_hash, owner
@@ -33,14 +33,13 @@ CASES = {
 
 
 def is_of_use(case: Case) -> bool:
-    """Whether some range reaches not all barriers."""
+    """Whether some partition does not wait for all ranges."""
     owners = case.options.owners(case.options.workers)
     if owners.workers == 1:
         return False
-    owned = owned_nodes(Layout(case.graph, on_error=case.on_error))
-    return bool(owned) and min(map(len, hosts_reached(Layout(case.graph), owned, owners))) < min(
-        owners.workers, max(sink.partitions for sink in case.graph.sinks.values())
-    )
+    layout = Layout(case.graph, on_error=case.on_error)
+    reaching = ranges_reaching(layout, owned_nodes(layout), owners)
+    return any(len(workers) < owners.workers for workers in reaching.values())
 
 
 def cases_of_use(first: int, draw: Callable[[int], Case] = keyed_case) -> Iterator[Case]:

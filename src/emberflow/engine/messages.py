@@ -167,21 +167,19 @@ class Progress(NamedTuple):
         frontiers = self.own[worker]
         return frontiers[stage] if stage < len(frontiers) else frontiers[-1]
 
-    def ahead_of_barriers(self, reaching: Iterable[int]) -> Moment:
-        """Nothing below this is under way to barriers that these ranges can reach, and not yet bound for one."""
-        least = min(self.anywhere, *self.failing)
-        if self.own:
-            for worker in reaching:
-                least = min(least, self.own[worker][-1])
-        return least
+    def ahead_of_barriers(self) -> Moment:
+        """Nothing below this is under way that is not bound for a barrier and does not concern the keys of one
+        worker alone."""
+        return min(self.anywhere, *self.failing)
 
     def of_range(self, worker: int, reaching: Iterable[int] = ()) -> Moment:
-        """Nothing below this can reach the barriers of a worker any more, if these ranges can reach them."""
-        return min(self.ahead_of_barriers(reaching), self.ranges[worker])
+        """Nothing below this can reach those barriers of a worker that the keys of these workers can reach."""
+        owned = [self.own[each][-1] for each in reaching] if self.own else []
+        return min([self.ahead_of_barriers(), self.ranges[worker], *owned])
 
     def of_all(self) -> Moment:
         """Nothing below this is under way at all."""
-        return min(self.ahead_of_barriers(range(len(self.own))), *self.ranges)
+        return min([self.ahead_of_barriers(), *self.ranges, *[own[-1] for own in self.own]])
 
 
 class Bundle(NamedTuple):

@@ -8,14 +8,17 @@ of the partitions that `routing.barrier_host` gives it; worker 0 holds the barri
 on from a cut below the failure. Output at or above it would be in the sinks by then, and would stay there,
 though it lacks what the failed element causes. So a failure that is not taken back is in flight: worker 0
 acks it as a frame that it sends to itself, which holds back all output. The acker has tables of their own for
-failures, so it can tell when nothing else is under way that can take it back (`progress.acker`). Where keys have ranges of their own, output of other ranges
-may have passed the failure before it was known (`worker.ranges`): a mended function changes nothing of that.
+failures, so it can tell when nothing else is under way that can take it back (`progress.acker`).
 
-**The errors sink**, if errors are diverted, gets records from the keys of all workers. So it waits for all of
-them.
+**Ranges of keys** (`worker.ranges`): where keys have ranges of their own, a partition waits for those that
+can reach it. Output of other ranges may have passed a failure before it was known; a mended function changes
+nothing of that output. The errors sink, if errors are diverted, gets records from the keys of all workers, so it waits for
+all of them.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
 
 from emberflow.engine.layout import Layout
 from emberflow.engine.machines.barrier import Barrier
@@ -44,6 +47,12 @@ class Barriers:
         # A flow that diverts nothing may have a sink of that name itself.
         errors = delivered.get((ERRORS_SINK, 0), BEFORE_ALL) if layout.diverts else BEFORE_ALL
         self.by_node[layout.failures] = {0: Barrier(errors)} if routes.index == 0 else {}
+        #: Where keys have ranges of their own, by node and partition: all below this is released.
+        self.until: dict[tuple[int, int], Moment] = {
+            (node, partition): BEFORE_ALL
+            for node, barriers in self.by_node.items()
+            for partition in barriers
+        }
 
     def all(self) -> list[Barrier]:
         return [barrier for held in self.by_node.values() for barrier in held.values()]
@@ -63,32 +72,54 @@ class Barriers:
         """The barrier of failures, if it is here and they end the run."""
         return None if self._layout.diverts else self.by_node[self._layout.failures].get(0)
 
-    def release(self, minimal: Moment, errors_until: Moment) -> list[Bundle]:
-        """All that is below the minimal time; of the errors sink, what is below a time of its own."""
+    def release(self, minimal: Moment) -> list[Bundle]:
+        """All that is below the minimal time."""
+        bundles: list[Bundle] = []
+        for node, barriers in self.by_node.items():
+            if node != self._layout.failures or self._layout.diverts:
+                for partition, barrier in barriers.items():
+                    if barrier.held_items:
+                        self._release(node, partition, barrier, minimal, bundles)
+        return bundles
+
+    def release_by_range(
+        self,
+        minimal: Moment,
+        own: Sequence[Moment],
+        reaching: Mapping[tuple[int, int], Iterable[int]],
+        of_all: Moment,
+    ) -> list[Bundle]:
+        """All that is below the minimal time, and below those of the keys of each worker that can reach it.
+
+        These are ``own``, by worker. The errors sink is reached by all keys, and waits for ``of_all``.
+        """
         bundles: list[Bundle] = []
         failures = self._layout.failures
         for node, barriers in self.by_node.items():
-            if node != failures:
-                name = self._layout.graph.nodes[node].name
-                self._release(name, barriers, minimal, bundles)
-        return bundles + self.release_errors(errors_until)
-
-    def release_errors(self, until: Moment) -> list[Bundle]:
-        """Of the errors sink, what is below a time. Errors come from the keys of all workers."""
-        bundles: list[Bundle] = []
-        if self._layout.diverts:
-            self._release(ERRORS_SINK, self.by_node[self._layout.failures], until, bundles)
+            if node == failures and not self._layout.diverts:
+                continue
+            for partition, barrier in barriers.items():
+                if node == failures:
+                    until = of_all
+                else:
+                    workers = reaching.get((node, partition), ())
+                    until = min([minimal, *[own[worker] for worker in workers]])
+                if until > self.until[node, partition]:
+                    self.until[node, partition] = until
+                if barrier.held_items:
+                    self._release(node, partition, barrier, until, bundles)
         return bundles
 
     def _release(
-        self, name: str, barriers: dict[int, Barrier], until: Moment, bundles: list[Bundle]
+        self, node: int, partition: int, barrier: Barrier, until: Moment, bundles: list[Bundle]
     ) -> None:
-        for partition, barrier in barriers.items():
-            if barrier.held_items:
-                released = barrier.release(until)
-                if released:
-                    last = released[-1][0]
-                    bundles.append(Bundle(name, partition, GlobalTime(last[0], last[1]), released))
+        released = barrier.release(until)
+        if released:
+            name = ERRORS_SINK
+            if node != self._layout.failures:
+                name = self._layout.graph.nodes[node].name
+            last = released[-1][0]
+            bundles.append(Bundle(name, partition, GlobalTime(last[0], last[1]), released))
 
     def pass_time(self, elapsed: float) -> None:
         for barrier in self.all():

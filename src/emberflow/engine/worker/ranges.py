@@ -1,7 +1,7 @@
 """Ranges: which frames concern the keys of one worker alone, all the way to the barriers.
 
 What is guaranteed: **all that can follow from an item at a node of `owned_nodes` stays on the worker that it
-came to, until it leaves for a barrier of `reaching`.** So such a frame need not hold back the output of all:
+came to, until it leaves for a barrier of which `Ranges.reaching` says so.** So such a frame need not hold back the output of all:
 it is acked under the range of the worker that it goes to, and the barriers that this range cannot reach
 do not wait for it (*early key availability*).
 
@@ -12,9 +12,8 @@ reduction and a grouping give items of the key that they got; so do ticks, which
 made them. Where nothing is proven, a node is not owned: transactions and regions, whose items go where
 their values say, and all that leads to them or to an input with another key.
 
-**Sinks** end every path. If the key of a sink is surely that of the item, a range can reach the hosts of
-the partitions that its slices overlap. Otherwise it can reach the hosts of all partitions, which is right,
-and of no use.
+**Sinks** end every path. If the key of a sink is surely that of the item, a range can reach the partitions
+that its slices overlap. Otherwise it can reach all partitions, which is right, and of no use.
 
 **Failures** may come of any function. Those that end the run hold back all output from when they are known
 (`progress.acker`): output of other ranges may have passed them, and nothing that follows from the item that
@@ -26,12 +25,10 @@ nothing is any different.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from emberflow.engine.layout import Layout
-from emberflow.engine.worker.routing import barrier_host
-from emberflow.graph.nodes import Broadcast, Graph, Group, Map, Merge, Sink
+from emberflow.graph.nodes import Broadcast, Graph, Group, Map, Merge
 from emberflow.values.hashing import hash_ranges, owner
 from emberflow.values.owners import SLICES, Owners
 from emberflow.values.proofs.functions import applied
@@ -168,38 +165,28 @@ class Ranges:
 
     __slots__ = ("nodes", "reaching")
 
-    def __init__(self, layout: Layout, index: int, owners: Owners) -> None:
+    def __init__(self, layout: Layout, owners: Owners) -> None:
         owned = {} if owners.workers == 1 else owned_nodes(layout)
         #: Frames for these nodes are acked under the range of the worker that they go to.
         self.nodes = frozenset(owned)
-        hosts = hosts_reached(layout, owned, owners)
-        #: The workers whose ranges can reach the barriers of this one.
-        self.reaching = tuple(worker for worker, own in enumerate(hosts) if index in own)
+        #: By sink and partition: the workers whose ranges can reach it.
+        self.reaching = ranges_reaching(layout, owned, owners)
 
 
-def hosts_reached(
+def ranges_reaching(
     layout: Layout, owned: dict[int, frozenset[Reached]], owners: Owners
-) -> list[set[int]]:
-    """By worker: whose barriers its range can reach."""
-    hosts: list[set[int]] = [set() for _ in range(owners.workers)]
+) -> dict[tuple[int, int], tuple[int, ...]]:
+    """By sink and partition: the workers whose ranges can reach it."""
+    found: dict[tuple[int, int], set[int]] = {}
     for sink, by_key in {reached for own in owned.values() for reached in own}:
-        node = layout.sinks[sink]
-        if by_key and node.partitions > 1:
-            partitions = _partitions_of_slices(node.partitions)
-        else:
-            partitions = [range(node.partitions)] * SLICES
-        for worker, own in zip(owners.of_slice, partitions, strict=True):
-            hosts[worker].update(_hosts(node, own, owners.workers))
-    return hosts
-
-
-def _partitions_of_slices(partitions: int) -> list[range]:
-    """By slice: the partitions that its hashes fall into."""
-    return [
-        range(owner(own.low, partitions), owner(own.high, partitions) + 1)
-        for own in hash_ranges(SLICES)
-    ]
-
-
-def _hosts(sink: Sink, partitions: Iterable[int], workers: int) -> set[int]:
-    return {barrier_host(sink, partition, workers) for partition in partitions}
+        partitions = layout.sinks[sink].partitions
+        of_slices = [range(partitions)] * SLICES
+        if by_key:
+            of_slices = [
+                range(owner(own.low, partitions), owner(own.high, partitions) + 1)
+                for own in hash_ranges(SLICES)
+            ]
+        for worker, own in zip(owners.of_slice, of_slices, strict=True):
+            for partition in own:
+                found.setdefault((sink, partition), set()).add(worker)
+    return {barrier: tuple(sorted(workers)) for barrier, workers in found.items()}

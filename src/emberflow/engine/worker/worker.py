@@ -84,12 +84,10 @@ class Worker:
         self.machines = Machines(layout)
         self.reading = StateReader(index, layout, self.machines)
         self.retention = Retention(index, self.machines, self.reading)
-        #: Nothing below this can reach the barriers here any more.
+        #: Nothing below this can reach the barriers here any more, but for what concerns the keys of a worker alone.
         self.minimal: Moment = BEFORE_ALL
-        #: The same of all that is not yet bound for them; and of the errors sink, which the keys of all workers
-        #: reach, if they have ranges of their own.
-        self._ahead: Moment = BEFORE_ALL
-        self._errors_until: Moment | None = None
+        #: The progress that was heard last.
+        self._progress = Progress(BEFORE_ALL, (BEFORE_ALL,) * workers)
         #: No failure below this can come or be taken back any more, if failures end the run.
         self._failing: Moment = BEFORE_ALL
         #: What stands at the acker for failures that are held.
@@ -98,8 +96,8 @@ class Worker:
         owners = equal_owners(workers) if owners is None else owners
         self._owners = owners
         routes = Routes(layout, index, workers, owners, self.machines.stateful)
-        #: Which nodes' items concern the keys of a worker alone, and whose reach the barriers here.
-        self.ranges = Ranges(layout, index, owners)
+        #: Which nodes' items concern the keys of a worker alone, and which barriers these can reach.
+        self.ranges = Ranges(layout, owners)
         self._barriers = Barriers(layout, routes, delivered or {})
         self._receipts = Receipts(index)
         rows_nodes = sum(len(region.rows) for region in layout.gatherable)
@@ -217,12 +215,11 @@ class Worker:
         """
         self._receive(frames)
         self._receipts.progress(progress)
-        self._ahead = progress.ahead_of_barriers(self.ranges.reaching)
+        self._progress = progress
         self._outbox.forget_below(progress.anywhere)
         self._failing = min(
             progress.anywhere, progress.failing[0], *(own[-1] for own in progress.own)
         )
-        self._errors_until = progress.of_all() if progress.own else None
         for rank, budget in self._budgets.items():
             if budget.progress(progress) and self._cycles[rank].held():
                 self._mailboxes.wake(rank)
@@ -343,11 +340,17 @@ class Worker:
         return Effects(frames, ack, self._released() if releases else [], failure)
 
     def _released(self) -> list[Bundle]:
-        minimal, errors_until = min(self._ahead, self._receipts.least), self._errors_until
-        if minimal <= self.minimal:
-            return [] if errors_until is None else self._barriers.release_errors(errors_until)
-        self.minimal = minimal
-        return self._barriers.release(minimal, minimal if errors_until is None else errors_until)
+        progress = self._progress
+        minimal = min(progress.ahead_of_barriers(), self._receipts.least)
+        if not progress.own:
+            if minimal <= self.minimal:
+                return []
+            self.minimal = minimal
+            return self._barriers.release(minimal)
+        self.minimal = max(minimal, self.minimal)
+        return self._barriers.release_by_range(
+            minimal, [own[-1] for own in progress.own], self.ranges.reaching, progress.of_all()
+        )
 
     def _failure(self) -> Exception | None:
         """The failure that ends the run, once that is certain. Until then it is held."""
@@ -378,6 +381,11 @@ class Worker:
     def barriers(self) -> dict[int, dict[int, Barrier]]:
         """By node and partition."""
         return self._barriers.by_node
+
+    @property
+    def released_until(self) -> dict[tuple[int, int], Moment]:
+        """Where keys have ranges of their own: below which time all is released, by node and partition."""
+        return self._barriers.until
 
     @property
     def keys(self) -> int:

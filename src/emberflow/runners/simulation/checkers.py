@@ -21,6 +21,8 @@ from emberflow.values.item import FlatItem, Place
 from emberflow.values.owners import Owners
 
 _Least: TypeAlias = tuple[Place, int] | None
+#: The node of a sink, a partition of it, and the worker that hosts that.
+_Partition: TypeAlias = tuple[int, int, int]
 
 
 class CheckError(AssertionError):
@@ -35,10 +37,11 @@ class MinimalTimeChecker:
         self._graph = graph
         self._sinks = {sink.id for sink in graph.sinks.values()} | {len(graph.nodes)}
         self._flying: dict[int, tuple[int, Frame]] = {}
-        #: By frame id: the least place in the frame and the node that it is for. The first one
-        #: covers items for ordinary nodes, the second items for barriers. The others cover items whose keys
-        #: stay on one worker, by the worker whose barriers they can reach.
-        self._leasts: dict[int, tuple[_Least, _Least, dict[int, _Least]]] = {}
+        #: By frame id: the least place in the frame and the node that it is for. The first of the
+        #: pair covers items for ordinary nodes, the second items for barriers. Where keys have ranges of their
+        #: own, what is for barriers and what these keys concern is told by partition.
+        self._leasts: dict[int, tuple[_Least, _Least]] = {}
+        self._of_partitions: dict[int, dict[_Partition, _Least]] = {}
         #: The node of failures. Where keys have ranges of their own, failures come from the keys of all workers,
         #: and only the minimal time of all waits for them.
         self._failures = len(graph.nodes)
@@ -79,28 +82,24 @@ class MinimalTimeChecker:
         if self._flying.pop(frame.id, None) is None:
             raise CheckError(f"a frame was processed that nobody here sent: {frame.id}")
         self._leasts.pop(frame.id, None)
+        self._of_partitions.pop(frame.id, None)
 
     def progress(self, progress: Progress) -> None:
         """Check the progress that the acker announces."""
-        for destination, frame in self._in_flight() if self._owned else ():
-            for node, items in frame.parts:
-                if (
-                    node == self._failures
-                    and min(place for place, _, _ in items)[:2] < progress.of_all()
-                ):
-                    raise CheckError(
-                        f"the minimal time is {progress.of_all()} and a failure at {min(place for place, _, _ in items)} is "
-                        f"still in flight to worker {destination}"
-                    )
-        reaching = {worker.index: worker.ranges.reaching for worker in self._workers}
-        self._check(
-            progress.anywhere, lambda worker: progress.of_range(worker, reaching.get(worker, ()))
-        )
+        self._check(progress.anywhere, progress.of_range)
         if progress.within:
             for _, frame in self._in_flight():
                 for node, items in frame.parts:
                     if node not in self._sinks and node not in self._owned:
                         self._check_turns(progress.within, node, items)
+        if self._owned:
+            reaching = self._workers[-1].ranges.reaching
+            self._check_partitions(
+                lambda sink, partition, host: progress.of_range(
+                    host, reaching.get((sink, partition), ())
+                ),
+                progress.of_all(),
+            )
 
     def at_barriers(self, worker: Worker) -> None:
         """Check a worker's own minimal time: for its own range it may know more than the acker.
@@ -109,6 +108,11 @@ class MinimalTimeChecker:
         """
         at_own = {worker.index: worker.minimal}
         self._check(worker.minimal, lambda destination: at_own.get(destination, BEFORE_ALL))
+        if self._owned:
+            until = worker.released_until
+            self._check_partitions(
+                lambda sink, partition, host: until.get((sink, partition), BEFORE_ALL), BEFORE_ALL
+            )
 
     def _check(self, anywhere: Moment, of_range: Callable[[int], Moment]) -> None:
         for front, moments in self._entering.items():
@@ -118,46 +122,73 @@ class MinimalTimeChecker:
                     f"{moments[-1]}"
                 )
         for destination, frame in self._in_flight():
-            going_on, at_barriers, of_keys = self._least_of(frame)
-            bounds = [(going_on, anywhere), (at_barriers, of_range(destination))]
-            bounds += [(least, of_range(host)) for host, least in of_keys.items()]
-            for least, minimal in bounds:
-                if least is not None and least[0][:2] < minimal:
-                    raise CheckError(
-                        f"the minimal time is {minimal} and an item at {least[0]} is still in "
-                        f"flight to node {least[1]} of worker {destination}"
-                    )
+            going_on, at_barriers = self._least_of(frame)
+            for least, minimal in ((going_on, anywhere), (at_barriers, of_range(destination))):
+                self._check_least(least, minimal, destination)
 
-    def _least_of(self, frame: Frame) -> tuple[_Least, _Least, dict[int, _Least]]:
+    def _check_partitions(
+        self, until_of: Callable[[int, int, int], Moment], of_all: Moment
+    ) -> None:
+        """Where keys have ranges of their own: check what can reach each partition of each sink."""
+        for destination, frame in self._in_flight():
+            for (sink, partition, host), least in self._leasts_of_partitions(frame).items():
+                until = of_all if sink == self._failures else until_of(sink, partition, host)
+                self._check_least(least, until, destination)
+
+    def _check_least(self, least: _Least, minimal: Moment, destination: int) -> None:
+        if least is not None and least[0][:2] < minimal:
+            raise CheckError(
+                f"the minimal time is {minimal} and an item at {least[0]} is still in "
+                f"flight to node {least[1]} of worker {destination}"
+            )
+
+    def _least_of(self, frame: Frame) -> tuple[_Least, _Least]:
         """Cached by frame: every step looks at every frame in flight."""
         leasts = self._leasts.get(frame.id)
         if leasts is None:
             places: dict[bool, list[tuple[Place, int]]] = {True: [], False: []}
-            of_keys: dict[int, _Least] = {}
             for node, items in frame.parts:
-                if node in self._owned:
-                    self._add_hosts(node, items, of_keys)
-                elif node != self._failures or not self._owned:
-                    places[node in self._sinks] += [(place, node) for place, _, _ in items]
-            leasts = min(places[False], default=None), min(places[True], default=None), of_keys
+                is_bound = node in self._sinks
+                if not self._owned or not (is_bound or node in self._owned):
+                    places[is_bound] += [(place, node) for place, _, _ in items]
+            leasts = min(places[False], default=None), min(places[True], default=None)
             self._leasts[frame.id] = leasts
         return leasts
 
-    def _add_hosts(self, node: int, items: list[FlatItem], of_keys: dict[int, _Least]) -> None:
-        """The workers whose barriers these items can reach: by the key of each, where a sink has it too."""
-        key_of = self._key_of[node]
-        for place, _, payload in items:
-            hashed = key_hash(key_of(payload))
-            for reached in self._owned[node]:
-                sink = self._graph.nodes[reached.sink]
-                assert isinstance(sink, Sink)
-                partitions: Iterable[int] = range(sink.partitions)
-                if reached.by_key:
-                    partitions = (owner(hashed, sink.partitions),)
-                for partition in partitions:
-                    host = barrier_host(sink, partition, self._count)
-                    known = of_keys.get(host)
-                    of_keys[host] = min((place, node), known or (place, node))
+    def _leasts_of_partitions(self, frame: Frame) -> dict[_Partition, _Least]:
+        """What of a frame is on its way to a partition, or can reach it by its key: the least place each."""
+        leasts = self._of_partitions.get(frame.id)
+        if leasts is None:
+            leasts = self._of_partitions[frame.id] = {}
+            for node, items in frame.parts:
+                for place, _, payload in items:
+                    for partition in self._partitions_of(node, payload):
+                        known = leasts.get(partition)
+                        leasts[partition] = min((place, node), known or (place, node))
+        return leasts
+
+    def _partitions_of(self, node: int, payload: Any) -> Iterable[_Partition]:
+        if node == self._failures:
+            return [(node, 0, 0)]
+        if node in self._sinks:
+            sink = self._graph.nodes[node]
+            assert isinstance(sink, Sink)
+            hashed = 0
+            if sink.key is not None and sink.partitions > 1:
+                hashed = key_hash(sink.key.function(payload))
+            return self._those_of(sink, (owner(hashed, sink.partitions),))
+        if node not in self._owned:
+            return ()
+        hashed, found = key_hash(self._key_of[node](payload)), list[_Partition]()
+        for reached in self._owned[node]:
+            sink = self._graph.nodes[reached.sink]
+            assert isinstance(sink, Sink)
+            by_key = (owner(hashed, sink.partitions),)
+            found += self._those_of(sink, by_key if reached.by_key else range(sink.partitions))
+        return found
+
+    def _those_of(self, sink: Sink, partitions: Iterable[int]) -> list[_Partition]:
+        return [(sink.id, each, barrier_host(sink, each, self._count)) for each in partitions]
 
     def _in_flight(self) -> list[tuple[int, Frame]]:
         held = [(worker.index, frame) for worker in self._workers for frame in worker.held()]
