@@ -52,7 +52,7 @@ def test_the_output_is_the_reference() -> None:
 
 
 def test_and_so_it_is_through_crashes_and_moves() -> None:
-    for seed in range(tried("the same over crashes")):
+    for seed in range(tried("paths that keep their key, over crashes")):
         judged_with_crashes(keyed_crash_case(seed))
 
 
