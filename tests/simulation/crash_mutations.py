@@ -369,8 +369,8 @@ def save_the_speculated_future(patch: pytest.MonkeyPatch) -> None:
             patch.setattr(
                 machine,
                 name,
-                lambda self, given, moment, since, found=found: found(
-                    self, given, AFTER_ALL, since
+                lambda self, given, moment, since, found=found, **more: found(
+                    self, given, AFTER_ALL, since, **more
                 ),
             )
 
