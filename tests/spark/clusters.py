@@ -342,7 +342,8 @@ def decommissioned(folder: Path) -> dict[str, Any]:
         first = leaving.pids()
         second = leaving.left(0, by_scheduler(spark), workers=2)
         third = leaving.left(1, by_signal, workers=2)
-        stays = [first[1] == second[1], second[0] == third[0]]
+        # On a busy machine those who come may take too long: then the others go on alone first.
+        stays = [first[1] in second, second[0] in third]
         return {"stays": stays, "workers": leaving.query.workers} | leaving.ended()
 
 
@@ -372,7 +373,7 @@ def decommissioned_connect(folder: Path) -> dict[str, Any]:
         leaving = Leaving(spark, folder / "query", workers=2)
         first = leaving.pids()
         second = leaving.left(0, by_signal, workers=2)
-        stays = first[1] == second[1]
+        stays = first[1] in second
         return {"stays": stays, "kind": type(spark).__module__} | leaving.ended()
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 0.5
 #: How long those who are to take the places may take to come, if the others could do without them: other jobs may
 #: hold their slots, and the executor does not wait for long. And how long any other change may take.
-_COMING_SECONDS = 10.0
+_COMING_SECONDS = 15.0
 _CHANGE_SECONDS = 120.0
 #: The query goes back to its number when there have been slots for so long.
 _RETURN_HOLDS_SECONDS = 3.0
