@@ -115,6 +115,29 @@ class Summary(NamedTuple):
     high: int
 
 
+class _Target:
+    """The file of a part, until it is abandoned."""
+
+    closed = False
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self.is_abandoned = False
+
+    def write(self, data: Any) -> int:
+        return memoryview(data).nbytes if self.is_abandoned else int(self._file.write(data))
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def flush(self) -> None:
+        if not self.is_abandoned:
+            self._file.flush()
+
+    def close(self) -> None:
+        """Nothing: the file is the caller's to close."""
+
+
 class PartWriter:
     """Writes chunks of rows to a file. The rows of a bucket come one behind the other."""
 
@@ -132,7 +155,8 @@ class PartWriter:
         self._pause = pause
         self._run_bytes, self._group_bytes = run_bytes, group_bytes
         # Arrow writes dozens of times for a row group. Each time it would wait for the interpreter.
-        self._file = pa.BufferedOutputStream(pa.PythonFile(file, "w"), _FILE_BUFFER_BYTES)
+        self._target = _Target(file)
+        self._file = pa.BufferedOutputStream(pa.PythonFile(self._target, "w"), _FILE_BUFFER_BYTES)
         self._writer = pq.ParquetWriter(
             self._file,
             SCHEMA,
@@ -345,8 +369,12 @@ class PartWriter:
 
     def abandon(self) -> None:
         """Close the file, whose content is of no use. Never raises."""
+        self._target.is_abandoned = (
+            True  # Arrow has bytes left to write, and the file may be closed or full
+        )
         with suppress(Exception):
             self._writer.close()
+        with suppress(Exception):
             self._file.detach()
 
     def _is_current(self, row: Writable) -> bool:
