@@ -18,8 +18,10 @@ from emberflow import native
 from emberflow.checkpoint.cuts import packed, tables
 from emberflow.checkpoint.cuts import rows as rows_module
 from emberflow.checkpoint.cuts.lists import PROTOCOL, SavedLists
+from emberflow.checkpoint.ranges import Ranges
 from emberflow.engine.cuts.cut import Row, Scheduled
 from emberflow.engine.cuts.packed import HEAD, PackedRows
+from emberflow.values.hashing import HASH_MAX, HASH_MIN, HashRange
 from emberflow.values.persistent import PersistentList
 from tests.effort import examples
 
@@ -150,7 +152,7 @@ def test_packed_rows_are_written_beside_others(
             writer.add(PackedRows(row[0], record(row), 1) if packed_too else [row])
     assert writer.finish() == (2 * len(packs), 0, len(packs) - 1)
     source = tables.Source(2, "part", lambda: io.BytesIO(file.getvalue()))
-    found = list(tables.merged([source], -(2**31), 2**31 - 1))
+    found = list(tables.merged([source], Ranges([HashRange(HASH_MIN, HASH_MAX)])))
     assert found == sorted(Row(*row) for chunk in rows for row in chunk)
     if has_lists and packs[0]:  # the bucket has no list any more, and so the chain none of it
         lists.begin(3, 2)
