@@ -30,6 +30,7 @@ ROOMS = [
     "engine.loops",
     "engine.machines",
     "engine.layout",
+    "engine.paths",
     "engine.queries",
     "engine.speculation",
     "engine.interface",

@@ -9,7 +9,7 @@ import pytest
 
 import emberflow as ef
 from emberflow.engine.layout import Layout
-from emberflow.engine.worker.regions import has_rounds
+from emberflow.engine.paths import has_rounds
 from emberflow.graph.nodes import Graph, Input, Map
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.simulation import Options, Simulation

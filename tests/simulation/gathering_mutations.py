@@ -156,6 +156,12 @@ def a_row_that_comes_for_one_item_only(patch: pytest.MonkeyPatch) -> None:
 
 
 @breaks
+def a_row_that_wakes_nobody(patch: pytest.MonkeyPatch) -> None:
+    """What the region has not begun, because something waited for a row, is never begun."""
+    patch.setattr(Cycle, "wake", lambda self: None)
+
+
+@breaks
 def rows_that_are_forgotten_while_in_use(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(region_module, "_ROWS_KEPT", 0)
     forget = Guests._forget

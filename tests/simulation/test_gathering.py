@@ -12,6 +12,7 @@ from itertools import count, islice
 import pytest
 
 from emberflow.engine.layout import Layout
+from emberflow.engine.messages import AFTER_ALL
 from emberflow.engine.worker.gathering import region as region_module
 from emberflow.engine.worker.gathering.region import Gathering
 from tests.effort import few
@@ -72,6 +73,10 @@ def test_nor_does_it_through_crashes_and_moves() -> None:
 
 @pytest.mark.parametrize("broken", BREAKS, ids=lambda broken: broken.__name__.replace("_", " "))
 def test_it_is_caught(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
+    if broken.__name__ != "a_row_that_wakes_nobody":
+        # A host that runs ahead of the rows that it fetches meets what is rare otherwise.
+        monkeypatch.setattr(Gathering, "expect", lambda self, node, items: None)
+        monkeypatch.setattr(Gathering, "awaited_from", AFTER_ALL)
     broken(monkeypatch)
     seeds = gatherable(FIRST.get(broken.__name__, 0))
     cases = (fickle(TransactionCase.out_of_order(seed)) for seed in seeds)

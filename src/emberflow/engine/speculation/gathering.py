@@ -16,9 +16,10 @@ from __future__ import annotations
 from typing import Protocol
 
 #: An attempt is made when more than one in so many items had to be computed again, of so many. They are
-#: items of states, because one element may open many transactions.
-_REPLAYS_OF_ITEMS = 10
-_ITEMS_MIN = 384
+#: items of states, because one element may open many transactions. About as many keep a window from
+#: growing (`window`), and in a small window conflicts cost messages rather than replays.
+_REPLAYS_OF_ITEMS = 20
+_ITEMS_MIN = 256
 #: A host may hold so many rows,
 _ROWS_MAX = 4_096
 #: and of so many items, once as many have come, so many may ask for a row that it does not hold.
@@ -31,6 +32,10 @@ _WAIT_MAX = 1 << 22
 
 class GatheringJudge(Protocol):
     """Decides for one region, on one worker."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether the host begins nothing behind what waits for a row."""
 
     def passed(self, items: int, replays: int) -> bool:
         """Elements are done while each worker computes its own rows, with so many items of its states and so
@@ -54,6 +59,9 @@ class AdaptiveGathering:
     """
 
     __slots__ = ("_fetched", "_is_warm", "_items", "_replays", "_wait", "_waits")
+
+    #: What came of it would mostly be computed again.
+    waits = True
 
     def __init__(self) -> None:
         self._items = self._replays = self._fetched = 0

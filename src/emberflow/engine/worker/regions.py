@@ -31,26 +31,36 @@ none of that gets to another worker.
 
 Where nothing is held and all that waits is no more than a slice, the region runs it as one, as it came:
 nothing older waits anywhere, so no entries are needed.
+
+The host of a gathered region fetches rows (`gathering`). Before it runs anything it asks for all rows that
+what waits will need, and it begins nothing of a global time at or above one that waits for a row: what came of
+that would presume a row that is not here, and be computed again.
 """
 
 from __future__ import annotations
 
 import itertools
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from heapq import heappop, heappush
+from math import inf
 from operator import itemgetter
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
-from emberflow.engine.layout import Layout, Stateful, Unit, units_of
+from emberflow.engine.layout import Stateful, Unit
 from emberflow.engine.messages import AFTER_ALL, Frame, Moment
+from emberflow.engine.paths import (
+    has_rounds,
+    has_transactions,
+    nodes_ahead_of,
+    order_of_nodes,
+    passing_nodes,
+)
 from emberflow.engine.speculation.budget import Budget
 from emberflow.engine.worker.dataflow import Dataflow, Send
 from emberflow.engine.worker.mailboxes import Mailboxes
 from emberflow.engine.worker.outbox import Outbox
 from emberflow.errors import EndlessLoopError
-from emberflow.graph.nodes import Merge
-from emberflow.graph.transactions import Access, Close, State
 from emberflow.values.item import CHILD_IDS_MAX, FlatItem, GlobalTime, Place
 
 #: Place, number, node, item.
@@ -62,19 +72,15 @@ _SLICE_FIRST = 64
 _CHUNK = 64
 
 
-def _has_transactions(layout: Layout, unit: Unit) -> bool:
-    return any(isinstance(layout.graph.nodes[node], Close) for node in unit.nodes)
+class Rows(Protocol):
+    """The rows that the host of a gathered region fetches."""
 
+    @property
+    def awaited_from(self) -> Moment:
+        """The least global time of what waits for a row that is not here yet."""
 
-def _ahead_of(layout: Layout, unit: Unit, node: int) -> frozenset[int]:
-    """A node, and the merges of its region whose items are all for it."""
-    found = {node}
-    merges = [one for one in unit.nodes if isinstance(layout.graph.nodes[one], Merge)]
-    while more := [
-        one for one in merges if one not in found and found.issuperset(layout.readers[one])
-    ]:
-        found.update(more)
-    return frozenset(found)
+    def expect(self, node: int, items: list[FlatItem]) -> None:
+        """These items are for a state, or will come to it as they are: ask for the rows that they need."""
 
 
 class Cycle:
@@ -95,18 +101,21 @@ class Cycle:
         self._budget = budget
         self._nodes = layout.graph.nodes
         self._unit = unit
+        self._layout_rank = layout.rank[unit.nodes[0]]
         self._stateful = {node: stateful[node] for node in unit.nodes if node in stateful}
         #: By node that keeps something: where items are that come to it as they are.
-        self._ahead_of = {node: _ahead_of(layout, unit, node) for node in self._stateful}
-        self._rank = {node: rank for rank, node in enumerate(_order(layout, unit))}
-        self._in_slices = _has_transactions(layout, unit)
+        self._ahead_of = {node: nodes_ahead_of(layout, unit, node) for node in self._stateful}
+        self._rank = {node: rank for rank, node in enumerate(order_of_nodes(layout, unit))}
+        self._in_slices = has_transactions(layout, unit)
         self._loop_entries = layout.graph.loop_entries & set(unit.nodes)
         self._passing = (
-            frozenset() if has_rounds(layout, unit) else _passing(layout, unit, self._stateful)
+            frozenset() if has_rounds(layout, unit) else passing_nodes(layout, unit, self._stateful)
         )
         self._numbers = itertools.count()
         self._size = _SLICE_FIRST
         self._held: list[_Chunk] = []
+        #: On the host, if the region is gathered.
+        self._rows: Rows | None = None
 
     def held(self) -> list[Frame]:
         return [chunk.frame for chunk in self._held]
@@ -114,6 +123,15 @@ class Cycle:
     def use(self, node: int, machine: Stateful) -> None:
         """From now on this is the machine of a node."""
         self._stateful[node] = machine
+
+    def fetch_by(self, rows: Rows | None) -> None:
+        """From now on this worker fetches the rows of the region, or does not."""
+        self._rows = rows
+
+    def wake(self) -> None:
+        """Run in the next round: what is held may go on."""
+        if self._held:
+            self._mailboxes.wake(self._layout_rank)
 
     def run_now(self, node: int, items: list[FlatItem]) -> None:
         """Run a node that keeps something on items that have been taken up already, and had to wait at it. What
@@ -125,9 +143,23 @@ class Cycle:
 
     def run(self) -> None:
         """Run what waits here: all of it, or what is next when the budget is spent."""
+        if self._rows is not None:
+            self._expect(self._rows)
         pending = self._run_slices() if self._in_slices else self._run_by_place()
         if self._budget.replays_left <= 0:
             self._run_next(pending)
+        elif pending:  # it would presume rows that are not here
+            self._hold(pending)
+
+    def _expect(self, rows: Rows) -> None:
+        for state, nodes in self._ahead_of.items():
+            for node in nodes:
+                for items in self._mailboxes.batches(node) or ():
+                    rows.expect(state, items)
+
+    def _bound(self) -> Moment:
+        """Nothing from this global time on is begun now."""
+        return AFTER_ALL if self._rows is None else self._rows.awaited_from
 
     def _run_by_place(self) -> list[QueuedItem]:
         """Run what waits, as long as there is budget; return what is left."""
@@ -145,6 +177,9 @@ class Cycle:
         if pending is None:
             pending = self._arrived()
         while budget.replays_left > 0:
+            bound = self._bound()
+            if bound < AFTER_ALL and not self._begins_below(bound, pending):
+                break
             limit = self._limit(pending)
             # Chunks that begin within the slice belong to it, and make it longer or shorter.
             while self._held and (limit is None or self._held[0].first[:2] <= limit):
@@ -153,6 +188,11 @@ class Cycle:
             if limit is None:
                 break
             end = bisect_right(pending, limit, key=_moment_of)
+            if limit >= bound:
+                end = bisect_left(pending, bound, key=_moment_of)
+                if not end:  # what was below it had been taken back
+                    continue
+                limit = _moment_of(pending[end - 1])
             entries, pending = pending[:end], pending[end:]
             if _moment_of(entries[0]) == _moment_of(entries[-1]):
                 later = self._run_in_order(entries, limit)
@@ -161,6 +201,12 @@ class Cycle:
             if later:
                 pending = sorted(pending + later, key=_order_of)
         return pending
+
+    def _begins_below(self, bound: Moment, pending: list[QueuedItem]) -> bool:
+        """Whether anything that waits or is held is below a global time."""
+        return bool(pending and _moment_of(pending[0]) < bound) or bool(
+            self._held and self._held[0].first[:2] < bound
+        )
 
     def _run_next(self, pending: list[QueuedItem]) -> None:
         """Run what is next in the order, with all of that which it causes, and hold the rest."""
@@ -176,15 +222,15 @@ class Cycle:
                     later.append(entry)
 
         while True:
-            last = budget.last_turn
+            last = min(budget.last_turn, _before(self._bound()))
             due = [chunk for chunk in self._held if chunk.least <= last]
             waiting = self._with_chunks(due, later)
             later, heap = [], []
             for entry in waiting:
                 (heap if turns[entry[2]](entry[3]) <= last else later).append(entry)
             self._run_heap(heap, file, overdraft=budget.overdraft)
-            if not heap:
-                self._hold(sorted(later, key=_order_of))
+            if not heap or heap[0][0] >= self._bound():
+                self._hold(sorted(later + heap, key=_order_of))
                 return
             budget.go_by_turns(budget.minimal)
             later += heap
@@ -207,6 +253,8 @@ class Cycle:
         }
         count = sum(len(items) for batches in waiting.values() for items in batches)
         if self._held or self._budget.replays_left <= 0 or count > self._size:
+            return None
+        if self._bound() < AFTER_ALL:
             return None
         active = {node: sorted(mailboxes.take(node), key=_place_of) for node in waiting}
         if _is_of_one_time(active.values()):
@@ -273,6 +321,16 @@ class Cycle:
             self._run_node(node, items, send)
             before, replays = replays, self._replays()
             budget.replays_left -= replays - before
+            bound = self._bound()
+            if (
+                bound < AFTER_ALL and bound <= limit
+            ):  # the node asked for rows: what is behind waits for them
+                limit = (bound[0], bound[1] - 1)
+                waiting, active = active, {}
+                for node, items in waiting.items():
+                    items = self._within(node, items, limit, later)
+                    if items:
+                        active[node] = items
         self._adapt(replays - begun, count)
         return later
 
@@ -303,13 +361,17 @@ class Cycle:
     ) -> int:
         """Run these items and all that is filed there; return how much was replayed.
 
-        It stops when the worker has spent so much more than its budget, unless that is None.
+        It stops where something waits for a row, and when the worker has spent so much more than its
+        budget, unless that is None.
         """
         budget, run, stateful = self._budget, self._dataflow.run, self._stateful
+        rows = self._rows
         send = self._dataflow.sender(self._rank, self._passing, file)
         spent = 0
         self._fetch_ahead(heap)
         while heap and (overdraft is None or budget.replays_left > -overdraft):
+            if rows is not None and heap[0][0] >= rows.awaited_from:
+                break
             place, _, node, item = heappop(heap)
             batches = {node: [item]}
             while heap and heap[0][0] == place:
@@ -436,6 +498,11 @@ def _behind(moment: Moment) -> Place:
     return moment[0], moment[1] + 1
 
 
+def _before(moment: Moment) -> tuple[float, ...]:
+    """All turns of this global time and after are above it."""
+    return moment[0], moment[1] - 1, inf
+
+
 def _is_of_one_time(batches: Iterable[list[FlatItem]]) -> bool:
     """Whether all these items, each batch in order, have one global time."""
     firsts = {items[0][0][:2] for items in batches if items}
@@ -475,88 +542,3 @@ def _cancelled(entries: list[QueuedItem]) -> list[QueuedItem]:
             continue
         kept.append(entry)
     return kept
-
-
-def _order(layout: Layout, unit: Unit) -> list[int]:
-    """The order in which the nodes of a region run: each after those that lead to it, but for aborts.
-
-    Closers come last, so that they see the votes of a slice together.
-    """
-    order = _depth_first(layout, unit)
-    nodes = layout.graph.nodes
-    closers = {node for node in unit.nodes if isinstance(nodes[node], Close)}
-    closers |= {node for node in unit.nodes if set(_ahead(layout, node)) & closers} - {
-        node for node in unit.nodes if isinstance(nodes[node], State)
-    }
-    return sorted(order, key=lambda node: node in closers)
-
-
-def _passing(layout: Layout, unit: Unit, others: Collection[int]) -> frozenset[int]:
-    """The nodes of a region that run as soon as a node of it sends them something.
-
-    What they give depends on the item alone, so it makes no difference when they run; whether the region
-    holds back an item or its images makes none either. Without the ``others``, which have state, what is
-    left must not go round.
-    """
-    inside = [node for node in unit.nodes if node not in others and layout.balance_of(node) is None]
-    readers = {
-        node: [reader for reader in layout.readers[node] if reader in inside] for node in inside
-    }
-    return frozenset(
-        node for own in units_of(inside, readers) if not own.is_region for node in own.nodes
-    )
-
-
-def has_rounds(layout: Layout, unit: Unit) -> bool:
-    """Whether an item may go round: whether there is a loop that a flow closes itself.
-
-    A transaction that reads a state, and then accesses it again, is a cycle of the graph too. But what comes
-    of an access goes on from that access alone, so here each answers for itself, and states are left out.
-    """
-    nodes = layout.graph.nodes
-    readers: dict[int, list[int]] = {}
-    for node in unit.nodes:
-        found = nodes[node]
-        if isinstance(found, State):
-            for (number, _), reader in zip(found.outputs, layout.readers[node], strict=True):
-                readers.setdefault(found.accesses[number], []).append(reader)
-        elif not isinstance(found, Access):
-            readers[node] = list(_ahead(layout, node))
-    inside = [node for node in unit.nodes if not isinstance(nodes[node], State)]
-    within = set(inside)
-    ahead = {
-        node: [reader for reader in readers.get(node, ()) if reader in within] for node in inside
-    }
-    return any(own.is_region for own in units_of(inside, ahead))
-
-
-def _ahead(layout: Layout, node: int) -> list[int]:
-    """The nodes that read a node. Aborts lead nowhere."""
-    found, readers = layout.graph.nodes[node], layout.readers[node]
-    if not isinstance(found, Close):
-        return list(readers)
-    ports = zip(readers, found.outputs, strict=True)
-    return [reader for reader, (what, _) in ports if what != "abort"]
-
-
-def _depth_first(layout: Layout, unit: Unit) -> list[int]:
-    """The nodes of a region, each after those that lead to it, as far as a cycle allows."""
-    inside = set(unit.nodes)
-    done: dict[int, None] = {}
-    opened: set[int] = set()
-    for root in unit.nodes:
-        if root in opened:
-            continue
-        opened.add(root)
-        stack = [(root, iter(_ahead(layout, root)))]
-        while stack:
-            node, readers = stack[-1]
-            for reader in readers:
-                if reader in inside and reader not in opened:
-                    opened.add(reader)
-                    stack.append((reader, iter(_ahead(layout, reader))))
-                    break
-            else:
-                done[node] = None
-                stack.pop()
-    return list(reversed(done))

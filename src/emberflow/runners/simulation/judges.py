@@ -68,6 +68,8 @@ class FickleWindow:
 class StubbornGathering:
     """Gathers as soon as it can, and never ends it; or never gathers."""
 
+    waits = True
+
     def __init__(self, gathers: bool) -> None:
         self._gathers = gathers
 
@@ -84,13 +86,16 @@ class StubbornGathering:
 class FickleGathering:
     """Gathers now and then, for a while."""
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, of_waits: Random) -> None:
         self._random = random
+        self._of_waits = of_waits
+        self.waits = of_waits.random() < 0.5
 
     def passed(self, items: int, replays: int) -> bool:
         return self._random.random() < 0.5
 
     def hosted(self, items: int, fetched: int, rows: int) -> bool:
+        self.waits = self._of_waits.random() < 0.5
         return self._random.random() < 0.8
 
     def spread(self) -> None:
@@ -107,9 +112,11 @@ def judges(name: str, seed: str) -> Judges:
     if name == "adaptive":
         return Judges()
     if name == "fickle":
-        random = Random(f"emberflow fickle {seed}")
+        random, of_waits = Random(f"emberflow fickle {seed}"), Random(f"emberflow waits {seed}")
         return Judges(
-            lambda: Fickle(random), lambda: FickleWindow(random), lambda: FickleGathering(random)
+            lambda: Fickle(random),
+            lambda: FickleWindow(random),
+            lambda: FickleGathering(random, of_waits),
         )
     patient = name == "always"
     return Judges(

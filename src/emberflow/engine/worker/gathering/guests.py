@@ -4,7 +4,8 @@ What is guaranteed: **the owner of a row has every committed version of it below
 So cuts, reads, moves and restarts need not know that a region is gathered: they find all rows where they
 have always been.
 
-- The first access of a row waits until the owner has sent it (*ask* and *row*). Nothing below the moment
+- The first access of a row waits until the owner has sent it (*ask* and *row*). The host asks as soon as it
+  knows of the access, and begins nothing behind it until then (`regions`). Nothing below the moment
   of the arrangement is in flight by then, and all that the host has sent for this row is ahead of the
   question on the same link. So what the owner has is what the access has to see. What waits (`waiting`)
   is in flight: one frame that the host sends to itself stands for all of it.
@@ -25,7 +26,7 @@ from typing import Any
 
 from emberflow.engine.loops.accesses import AccessEntry, StateBucket
 from emberflow.engine.machines.state import AccessMachine
-from emberflow.engine.messages import BEFORE_ALL, Frame, Moment
+from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Frame, Moment
 from emberflow.engine.worker.gathering.waiting import Waiting, identity_of
 from emberflow.engine.worker.outbox import Outbox
 from emberflow.values.item import FlatItem, Place
@@ -56,8 +57,8 @@ class Guests:
         self._owner_of = owner_of
         #: By key of a row that is here: the place of the last version that its owner has.
         self._known: dict[Any, Place] = {}
-        #: The rows that have been asked for.
-        self._asked: set[Any] = set()
+        #: By key of a row that has been asked for: the least transaction that is known to wait for it.
+        self._asked: dict[Any, Place] = {}
         self._waiting = Waiting()
         #: What stands for all that waits at the acker, and the least transaction of it.
         self._frame: Frame | None = None
@@ -93,24 +94,40 @@ class Guests:
 
     def _admitted(self, items: list[FlatItem]) -> list[FlatItem]:
         """The items whose rows are here. The others wait, and their rows are asked for."""
+        self.expect(items)
+        admitted = self._waiting.admit(items, self._known)
+        self._hold()
+        return admitted
+
+    def expect(self, items: list[FlatItem]) -> None:
+        """These items are here or will come: ask for the rows that they need."""
+        known, asked = self._known, self._asked
+        if known.keys() >= {item[2][0] for item in items}:
+            return
         missing: dict[Any, Place] = {}
         for item in items:
             key = item[2][0]
-            if key not in self._known and key not in self._asked:
-                place = identity_of(item)
-                missing[key] = min(missing.get(key, place), place)
-        for key, place in missing.items():
+            if key not in known:
+                least = identity_of(item)
+                found = asked if key in asked else missing
+                found[key] = min(found.get(key, least), least)
+        for key, least in missing.items():
             owner = self._owner_of(key)
             if owner == self._outbox.index:
                 self._begin(key, row_of(self._own, key))
                 continue
-            self._asked.add(key)
+            asked[key] = least
             self.fetched += 1
-            ask = (place, 0, (ASK, key, self._outbox.index))
+            ask = (least, 0, (ASK, key, self._outbox.index))
             self._outbox.post(owner, self._rows_node, [ask])
-        admitted = self._waiting.admit(items, self._known)
-        self._hold()
-        return admitted
+
+    @property
+    def awaited_from(self) -> Moment:
+        """The least global time of what waits for a row that is not here yet."""
+        if not self._asked:
+            return AFTER_ALL
+        least = min(self._asked.values())
+        return least[0], least[1]
 
     def _hold(self) -> None:
         """One frame stands for all that waits. It counts under the least turn of it, or the least time."""
@@ -127,7 +144,7 @@ class Guests:
 
     def arrive(self, key: Any, row: tuple[Place, Any] | None) -> list[FlatItem]:
         """A row has come: what has waited for it, to be processed now."""
-        self._asked.remove(key)
+        del self._asked[key]
         self._begin(key, row)
         admitted = self._waiting.arrive(key, self._known)
         self._hold()

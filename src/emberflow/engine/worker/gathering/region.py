@@ -164,6 +164,7 @@ class Gathering:
             self._guests[node] = guests
             self._swap(node, machine)
         self._routes.keep(self._nodes, here=True)
+        self._cycle.fetch_by(self)
 
     def _disband(self) -> None:
         """The owners have everything: nothing below the moment is in flight."""
@@ -173,6 +174,7 @@ class Gathering:
             assert isinstance(own, AccessMachine)
             self._swap(node, own)
         self._guests = {}
+        self._cycle.fetch_by(None)
         self._settled_below = BEFORE_ALL
         self._routes.keep(self._nodes, here=False)
 
@@ -187,6 +189,19 @@ class Gathering:
     ) -> list[list[FlatItem]]:
         guests = self._guests.get(node)
         return (self._own_process[node] if guests is None else guests.process)(items, failed)
+
+    def expect(self, node: int, items: list[FlatItem]) -> None:
+        """Items will come to a node of the region: ask for the rows that they need."""
+        guests = self._guests.get(node)
+        if guests is not None:
+            guests.expect(items)
+
+    @property
+    def awaited_from(self) -> Moment:
+        """The least global time of what waits for a row that is not here yet, if the region waits with it."""
+        if not self.judge.waits:
+            return AFTER_ALL
+        return min([guests.awaited_from for guests in self._guests.values()], default=AFTER_ALL)
 
     def receive(self, node: int, items: list[FlatItem]) -> None:
         """What has come for the rows of a state: from the host to an owner, or back."""
@@ -204,6 +219,7 @@ class Gathering:
             elif kind == ROW:
                 if taken := self._guests[node].arrive(key, content):
                     self._cycle.run_now(node, taken)
+                self._cycle.wake()
             else:
                 versions.append(item)
         take_versions(own, versions)
