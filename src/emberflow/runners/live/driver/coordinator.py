@@ -824,7 +824,7 @@ class Coordinator:
         if manifest is not None:
             self._send_all(protocol.COMMITTED, manifest.time)
             self._log_cut(manifest)
-        if not now and self._takeover is not None and self._takeover.is_last_call:
+        if not now and self._takeover is not None and self._takeover.waits_for_cuts:
             return False
         order = self.committer.due(self._acker.progress.of_all(), now=now, share=share)
         if order is not None:

@@ -40,6 +40,8 @@ from emberflow.values.item import FRONT_MIN
 _CUTS_MAX = 6
 _ROWS_FEW = 2_000
 _SMALLER = 0.6
+#: Cuts that are read ahead while others may be made meanwhile.
+_READS_MAX = 8
 #: How long the fronts that are ahead wait for those that are behind.
 _HALTING_SECONDS = 0.3
 
@@ -118,6 +120,7 @@ class Takeover:
         self._bring_up = bring_up
         #: Whether there is to be no other cut before the last one.
         self.is_last_call = False
+        self._reads = 0
         self.standstill = Standstill()
         self._workers = workers
         #: By worker: see `note_bounded`.
@@ -133,6 +136,11 @@ class Takeover:
     def is_halting(self) -> bool:
         """Whether the fronts have been told a moment."""
         return self._is_halting
+
+    @property
+    def waits_for_cuts(self) -> bool:
+        """Whether no cut is to begin but those that are ordered here."""
+        return self.is_last_call or self._reads >= _READS_MAX
 
     @property
     def reached(self) -> int:
@@ -195,6 +203,7 @@ class Takeover:
         self._read = cut
         if self._bring_up is not None:
             self.is_brought_up = False
+            self._reads += 1
             self._bring_up(cut, self.is_last_call)
 
     def _wants_cut(self, committer: CutCommitter) -> bool:

@@ -1,0 +1,47 @@
+"""The way to the moment at which slices move, where cuts go on meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from emberflow.runners.live.driver.handover import Order, Takeover
+
+
+class Cuts:
+    """A committer whose cuts are made at once; each has as many rows as the one before."""
+
+    is_idle = True
+    last_rows = 100_000
+
+    def __init__(self) -> None:
+        self.last = object()
+
+    def make(self) -> None:
+        self.last = object()
+
+
+@pytest.mark.parametrize("reads_in_time", [0, 3])
+def test_cuts_that_come_while_others_are_read_do_not_put_it_off_for_ever(
+    reads_in_time: int,
+) -> None:
+    """Every cut takes longer to read than the query takes to make another one."""
+    cuts, read = Cuts(), list[Any]()
+    takeover = Takeover(
+        2, None, print, in_place=True, bring_up=lambda cut, is_last: read.append((cut, is_last))
+    )
+    for _ in range(40):
+        order = takeover.order(cuts, now=0.0, all_halted=False)  # type: ignore[arg-type]
+        if order is Order.HOLD:
+            break
+        if order is Order.CUT:
+            cuts.make()
+        if not takeover.is_brought_up:
+            if not takeover.waits_for_cuts and len(read) > reads_in_time:
+                cuts.make()
+            takeover.is_brought_up = True
+    assert order is Order.HOLD
+    assert read[-1] == (cuts.last, True), (
+        "the cut before the last one is read, and no other follows"
+    )
