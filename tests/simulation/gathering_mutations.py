@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Container
 from typing import Any
 
 import pytest
@@ -18,14 +18,9 @@ from emberflow.engine.worker.gathering.region import Gathering
 from emberflow.engine.worker.gathering.waiting import Waiting
 from emberflow.engine.worker.regions import Cycle
 from emberflow.values.item import FlatItem, Place
+from tests.simulation.hunt import Breaks
 
-Break = Callable[[pytest.MonkeyPatch], None]
-BREAKS: list[Break] = []
-
-
-def breaks(make: Break) -> Break:
-    BREAKS.append(make)
-    return make
+breaks = Breaks()
 
 
 @breaks

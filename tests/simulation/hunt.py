@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import chain, islice
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import pytest
 
 from tests.effort import SOAK
 
 T = TypeVar("T")
+
+#: Breaks something on purpose, from outside, and may return what a test needs to know of it.
+Break: TypeAlias = Callable[[pytest.MonkeyPatch], Any]
 
 #: By mutation: the number of the first case that shows it. Left out: 0 to 4.
 KNOWN = {
@@ -89,6 +92,18 @@ RARE = {
     "let the accumulator that was kept overtake",
     "trim by the own range",
 }
+
+
+class Breaks(list[Break]):
+    """What a test breaks, one by one. As a decorator it adds a function."""
+
+    def __call__(self, make: Break) -> Break:
+        self.append(make)
+        return make
+
+
+def name_of(broken: Break) -> str:
+    return broken.__name__.replace("_", " ")
 
 
 def hunted(mutations: Iterable[T], name: Callable[[T], str]) -> list[Any]:

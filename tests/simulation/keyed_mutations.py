@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,14 +16,9 @@ from emberflow.engine.worker.barriers import Barriers
 from emberflow.engine.worker.outbox import Outbox, Part
 from emberflow.engine.worker.ranges import Reached
 from emberflow.values.proofs.shapes import KEY, Shape
+from tests.simulation.hunt import Breaks
 
-Break = Callable[[pytest.MonkeyPatch], None]
-BREAKS: list[Break] = []
-
-
-def breaks(make: Break) -> Break:
-    BREAKS.append(make)
-    return make
+breaks = Breaks()
 
 
 @breaks

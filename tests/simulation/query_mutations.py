@@ -6,7 +6,6 @@ As in `mutations`, each is put over the real machines from outside.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,14 +16,9 @@ from emberflow.engine.queries.coordinator import ReadCoordinator, _Question
 from emberflow.engine.queries.worker import StateReader, _Cursor
 from emberflow.engine.worker.retention import Retention
 from emberflow.engine.worker.worker import Worker
+from tests.simulation.hunt import Breaks
 
-Break = Callable[[pytest.MonkeyPatch], None]
-BREAKS: list[Break] = []
-
-
-def breaks(make: Break) -> Break:
-    BREAKS.append(make)
-    return make
+breaks = Breaks()
 
 
 def unguarded(patch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from itertools import count
 from random import Random
@@ -24,7 +24,7 @@ from emberflow.runners.simulation.judges import Evictions
 from tests.effort import blocks
 from tests.simulation.cases import Case
 from tests.simulation.crash_cases import CrashCase, judged_with_crashes, wrong
-from tests.simulation.hunt import caught
+from tests.simulation.hunt import Break, Breaks, caught, name_of
 from tests.strategies import Elements
 
 WRONG = (
@@ -118,6 +118,10 @@ _evict, _end, _put = Cooling.evict, RowsInMemory.end, RowsInMemory.put
 _left_cold, _kept = Evictions.left_cold, RowsInMemory.kept
 
 
+breaks = Breaks()
+
+
+@breaks
 def evict_what_is_not_final(patch: pytest.MonkeyPatch) -> None:
     def evict(self: Cooling[Any], looks: int, bound: Moment) -> int:
         committed, self._committed = self._committed, None
@@ -128,6 +132,7 @@ def evict_what_is_not_final(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Cooling, "evict", evict)
 
 
+@breaks
 def evict_what_no_cut_has(patch: pytest.MonkeyPatch) -> None:
     """It is in the store, and the next cut looks for it in memory."""
 
@@ -140,10 +145,12 @@ def evict_what_no_cut_has(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Cooling, "evict", evict)
 
 
+@breaks
 def lose_some_that_are_evicted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RowsInMemory, "put", lambda self, rows: _put(self, rows[1:]))
 
 
+@breaks
 def bring_back_what_was_there_before(patch: pytest.MonkeyPatch) -> None:
     def put(self: RowsInMemory, rows: list[Row]) -> Collection[int]:
         for row in rows:
@@ -154,6 +161,7 @@ def bring_back_what_was_there_before(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RowsInMemory, "put", put)
 
 
+@breaks
 def forget_some_that_a_restore_leaves_cold(patch: pytest.MonkeyPatch) -> None:
     def left_cold(self: Evictions, rows: list[Row]) -> list[Row]:
         restored = _left_cold(self, rows)
@@ -166,34 +174,23 @@ def forget_some_that_a_restore_leaves_cold(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Evictions, "left_cold", left_cold)
 
 
+@breaks
 def fetch_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Cooling, "fetch", lambda self, items: None)
 
 
+@breaks
 def capture_nothing_that_is_cold(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RowsInMemory, "kept", lambda self, *which: _kept(RowsInMemory(), *which))
 
 
+@breaks
 def end_too_early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RowsInMemory, "end", lambda self, time: _end(self, time + 25))
 
 
-BREAKS = (
-    evict_what_is_not_final,
-    evict_what_no_cut_has,
-    lose_some_that_are_evicted,
-    forget_some_that_a_restore_leaves_cold,
-    bring_back_what_was_there_before,
-    fetch_nothing,
-    capture_nothing_that_is_cold,
-    end_too_early,
-)
-
-
-@pytest.mark.parametrize("broken", BREAKS, ids=lambda broken: broken.__name__.replace("_", " "))
-def test_it_is_caught(
-    broken: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("broken", breaks, ids=name_of)
+def test_it_is_caught(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
     broken(monkeypatch)
-    told = caught(broken.__name__.replace("_", " "), cases(), wrong, 150)
+    told = caught(name_of(broken), cases(), wrong, 150)
     assert re.search(WRONG, told), told

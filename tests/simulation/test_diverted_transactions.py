@@ -23,9 +23,8 @@ from emberflow.runners.simulation import Options, Simulation
 from emberflow.values.item import FlatItem
 from tests.effort import affordable, tried
 from tests.simulation.cases import WrongError
-from tests.simulation.hunt import caught
+from tests.simulation.hunt import Break, Breaks, caught, name_of
 from tests.simulation.interpreted import drawn, flow_of, interpreted
-from tests.simulation.transaction_mutations import Break
 from tests.simulation.transactional import (
     judged_with_crashes_and_cuts,
     judged_with_states,
@@ -149,13 +148,7 @@ def test_a_graph_that_could_apply_a_part_is_refused() -> None:
 
 # --- The checkers bite -----------------------------------------------------------------------------
 
-
-BREAKS: list[Break] = []
-
-
-def breaks(make: Break) -> Break:
-    BREAKS.append(make)
-    return make
+breaks = Breaks()
 
 
 def raised(item: FlatItem) -> bool:
@@ -239,10 +232,10 @@ def an_error_stays_that_was_taken_back(patch: pytest.MonkeyPatch) -> None:
 NOTICED = re.compile(r"the reference has|found no item to take back")
 
 
-@pytest.mark.parametrize("broken", BREAKS, ids=lambda broken: broken.__name__.replace("_", " "))
+@pytest.mark.parametrize("broken", breaks, ids=name_of)
 def test_it_is_caught(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
     broken(monkeypatch)
-    found = caught(broken.__name__.replace("_", " "), count(), wrong, CASES_OF_A_BREAK)
+    found = caught(name_of(broken), count(), wrong, CASES_OF_A_BREAK)
     assert NOTICED.search(found), found
 
 

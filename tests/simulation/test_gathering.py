@@ -17,8 +17,8 @@ from emberflow.engine.worker.gathering import region as region_module
 from emberflow.engine.worker.gathering.region import Gathering
 from tests.effort import few
 from tests.simulation.cases import AnyCase, WrongError
-from tests.simulation.gathering_mutations import BREAKS, Break
-from tests.simulation.hunt import caught
+from tests.simulation.gathering_mutations import breaks
+from tests.simulation.hunt import Break, caught, name_of
 from tests.simulation.transactional import (
     TransactionCase,
     judged_with_crashes_and_cuts,
@@ -71,7 +71,7 @@ def test_nor_does_it_through_crashes_and_moves() -> None:
         judged_with_crashes_and_cuts(fickle(drawn(seed)))
 
 
-@pytest.mark.parametrize("broken", BREAKS, ids=lambda broken: broken.__name__.replace("_", " "))
+@pytest.mark.parametrize("broken", breaks, ids=name_of)
 def test_it_is_caught(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
     if broken.__name__ != "a_row_that_wakes_nobody":
         # A host that runs ahead of the rows that it fetches meets what is rare otherwise.
@@ -80,7 +80,7 @@ def test_it_is_caught(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
     broken(monkeypatch)
     seeds = gatherable(FIRST.get(broken.__name__, 0))
     cases = (fickle(TransactionCase.out_of_order(seed)) for seed in seeds)
-    told = caught(broken.__name__.replace("_", " "), cases, wrong, CASES_OF_A_BREAK)
+    told = caught(name_of(broken), cases, wrong, CASES_OF_A_BREAK)
     assert "nobody noticed" not in told
 
 

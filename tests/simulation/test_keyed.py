@@ -20,9 +20,9 @@ from tests.effort import SOAK, tried
 from tests.simulation.cases import Case, WrongError, judged
 from tests.simulation.crash_cases import judged_with_crashes
 from tests.simulation.failing import with_failures
-from tests.simulation.hunt import caught
+from tests.simulation.hunt import Break, caught, name_of
 from tests.simulation.keyed import diverting, keyed_case, keyed_crash_case, two_stages
-from tests.simulation.keyed_mutations import BREAKS, Break
+from tests.simulation.keyed_mutations import breaks
 
 CASES_OF_A_BREAK = 60
 #: What some breaks show in, and the first seed.
@@ -108,11 +108,11 @@ def cases_of_breaks(draw: Callable[[int], Case], first: int) -> list[Case]:
     ]
 
 
-@pytest.mark.parametrize("broken", BREAKS, ids=lambda broken: broken.__name__.replace("_", " "))
+@pytest.mark.parametrize("broken", breaks, ids=name_of)
 def test_it_is_caught(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
     cases = cases_of_breaks(*CASES.get(broken.__name__, (keyed_case, 0)))
     broken(monkeypatch)
-    told = caught(broken.__name__.replace("_", " "), cases, wrong, CASES_OF_A_BREAK)
+    told = caught(name_of(broken), cases, wrong, CASES_OF_A_BREAK)
     assert "nobody noticed" not in told
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from itertools import count
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
 
@@ -27,7 +27,7 @@ from emberflow.runners.simulation.recovery import CrashSimulation, Life
 from emberflow.values.owners import Owners
 from tests.effort import tried
 from tests.simulation.crash_cases import CrashCase, judged_with_crashes, wrong
-from tests.simulation.hunt import caught, hunted
+from tests.simulation.hunt import Break, Breaks, caught, hunted, name_of
 from tests.simulation.transactional import judged_with_crashes_and_cuts, transactions_with_moves
 
 CHUNK = 25
@@ -122,13 +122,7 @@ def test_a_driver_that_does_not_look_for_its_successor_is_caught(
 
 # --- Breaks ----------------------------------------------------------------------------------------
 
-Break: TypeAlias = Callable[[pytest.MonkeyPatch], None]
-BREAKS: list[Break] = []
-
-
-def breaks(given: Break) -> Break:
-    BREAKS.append(given)
-    return given
+breaks = Breaks()
 
 
 def with_move(monkeypatch: pytest.MonkeyPatch, changed: Callable[..., Any]) -> None:
@@ -374,10 +368,10 @@ def a_table_has_another_owner_for_a_restore(monkeypatch: pytest.MonkeyPatch) -> 
 OF_TICKS = "tick"
 
 
-@pytest.mark.parametrize("broken", hunted(BREAKS, lambda broken: broken.__name__.replace("_", " ")))
+@pytest.mark.parametrize("broken", hunted(breaks, name_of))
 def test_it_is_caught(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
     broken(monkeypatch)
-    name = broken.__name__.replace("_", " ")
+    name = name_of(broken)
     case = CrashCase.ticking if OF_TICKS in name else CrashCase.moving
     told = caught(name, map(case, count()), wrong, 300)
     assert "nobody noticed" not in told, told

@@ -19,9 +19,9 @@ from emberflow.runners.simulation import CrashSimulation, Faults, Options, Simul
 from emberflow.runners.simulation.queries import SimulatedRead
 from tests.effort import affordable, tried
 from tests.simulation.cases import WrongError, always_trimming
-from tests.simulation.hunt import caught
+from tests.simulation.hunt import Break, caught, name_of
 from tests.simulation.queried import expected_answer, judged_with_queries
-from tests.simulation.query_mutations import BREAKS, Break
+from tests.simulation.query_mutations import breaks
 
 SEEDS = tried("simulated queries of state")
 CRASH_SEEDS = tried("simulated queries of state with crashes")
@@ -60,10 +60,10 @@ def test_the_queries_are_worth_it() -> None:
     assert refused > total / 80
 
 
-@pytest.mark.parametrize("broken", BREAKS, ids=lambda broken: broken.__name__.replace("_", " "))
+@pytest.mark.parametrize("broken", breaks, ids=name_of)
 def test_it_is_caught(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
     broken(monkeypatch)
-    told = caught(broken.__name__.replace("_", " "), range(80), wrong, 80)
+    told = caught(name_of(broken), range(80), wrong, 80)
     assert told == "WrongError", told
 
 

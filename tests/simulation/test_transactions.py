@@ -18,8 +18,8 @@ from emberflow.engine.worker import regions as cycles_module
 from emberflow.graph import expansion as expansion_module
 from tests.effort import affordable, few, tried
 from tests.simulation.cases import WrongError
-from tests.simulation.hunt import caught
-from tests.simulation.transaction_mutations import BREAKS, CRASH_BREAKS, Break
+from tests.simulation.hunt import Break, caught, name_of
+from tests.simulation.transaction_mutations import breaks, breaks_cuts
 from tests.simulation.transactional import (
     TransactionCase,
     judged_with_crashes_and_cuts,
@@ -151,11 +151,11 @@ NOTICED = re.compile(
 )
 
 
-@pytest.mark.parametrize("broken", BREAKS, ids=lambda broken: broken.__name__.replace("_", " "))
+@pytest.mark.parametrize("broken", breaks, ids=name_of)
 def test_it_is_caught(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
     broken(monkeypatch)
     cases = map(TransactionCase.of, count(FIRST.get(broken.__name__, 0)))
-    told = caught(broken.__name__.replace("_", " "), cases, wrong, CASES_OF_A_BREAK)
+    told = caught(name_of(broken), cases, wrong, CASES_OF_A_BREAK)
     assert NOTICED.search(told), told
 
 
@@ -167,12 +167,10 @@ def wrong(case: TransactionCase) -> str | None:
     return None
 
 
-@pytest.mark.parametrize(
-    "broken", CRASH_BREAKS, ids=lambda broken: broken.__name__.replace("_", " ")
-)
+@pytest.mark.parametrize("broken", breaks_cuts, ids=name_of)
 def test_a_broken_cut_is_caught(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
     broken(monkeypatch)
-    name, seeds = broken.__name__.replace("_", " "), count(300_000)
+    name, seeds = name_of(broken), count(300_000)
     told = caught(name, seeds, wrong_with_crashes, CASES_OF_A_BREAK)
     assert NOTICED.search(told), told
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partialmethod
 from itertools import chain, count
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
 
@@ -28,7 +28,7 @@ from emberflow.runners.simulation.storage import Manifest, Restorable
 from tests.backfilled import BACKFILLED
 from tests.effort import tried
 from tests.simulation.cases import WrongError
-from tests.simulation.hunt import caught, hunted
+from tests.simulation.hunt import Break, Breaks, caught, hunted, name_of
 from tests.simulation.versioned import VersionCase, judged_with_versions
 
 CHUNK = 25
@@ -109,13 +109,8 @@ def test_a_migration_that_raises_ends_the_run_with_its_error() -> None:
 
 # --- Breaks ----------------------------------------------------------------------------------------
 
-Break: TypeAlias = Callable[[pytest.MonkeyPatch], type[CrashSimulation] | None]
-BREAKS: list[Break] = []
-
-
-def breaks(given: Break) -> Break:
-    BREAKS.append(given)
-    return given
+#: They may return the simulation to run.
+breaks = Breaks()
 
 
 def with_translation(
@@ -367,7 +362,7 @@ def a_backfill_of_another_time_is_accepted(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(recovery_module, "all_rows", earlier)
 
 
-@pytest.mark.parametrize("broken", hunted(BREAKS, lambda broken: broken.__name__.replace("_", " ")))
+@pytest.mark.parametrize("broken", hunted(breaks, name_of))
 def test_it_is_caught(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
     kind = broken(monkeypatch) or CrashSimulation
 
@@ -380,5 +375,5 @@ def test_it_is_caught(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
 
     is_rare = broken is heirs_make_keys_of_what_they_did_not_map
     cases = chain([KEYS_OF_EARLIER_VERSIONS] if is_rare else [], map(VersionCase.of, count()))
-    told = caught(broken.__name__.replace("_", " "), cases, wrong, 500)
+    told = caught(name_of(broken), cases, wrong, 500)
     assert "nobody noticed" not in told, told

@@ -1,7 +1,7 @@
 """Ways to break the protocol of transactions, each of which the simulation has to notice.
 
-As in `mutations`, each is put over the real machines from outside. `BREAKS` show without a crash;
-`CRASH_BREAKS` are mistakes of cuts and of what is restored from them.
+As in `mutations`, each is put over the real machines from outside. `breaks` show without a crash;
+`breaks_cuts` are mistakes of cuts and of what is restored from them.
 """
 
 from __future__ import annotations
@@ -26,20 +26,10 @@ from emberflow.engine.worker.regions import Cycle, QueuedItem
 from emberflow.engine.worker.worker import Worker
 from emberflow.graph.transactions import ABORT, COMMITTED, RESULT
 from emberflow.values.item import FlatItem
+from tests.simulation.hunt import Breaks
 
-Break = Callable[[pytest.MonkeyPatch], None]
-BREAKS: list[Break] = []
-CRASH_BREAKS: list[Break] = []
-
-
-def breaks(make: Break) -> Break:
-    BREAKS.append(make)
-    return make
-
-
-def breaks_cuts(make: Break) -> Break:
-    CRASH_BREAKS.append(make)
-    return make
+breaks = Breaks()
+breaks_cuts = Breaks()
 
 
 def changed_output(
