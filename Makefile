@@ -63,12 +63,10 @@ soak: setup ## all tests with all their seeds, then many more seeds and kills: m
 	@scripts/ensure-hadoop
 	@scripts/ensure-chromium
 	EMBERFLOW_SOAK=1 $(ON_JAVA) $(BIN)/python -m pytest $(PYTEST_ARGS)
-	for drawn in "" --transactions --queries --histories --versions; do \
-	  for crashes in "" --crashes; do \
-	    $(BIN)/python -m tests.simulation.soak --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0) $$drawn $$crashes || exit 1; \
-	  done; \
+	for drawn in "" --crashes --transactions "--transactions --crashes" --queries "--queries --crashes" \
+	    --histories "--histories --crashes" --keys "--keys --crashes" --versions --moves --standby --batch; do \
+	  $(BIN)/python -m tests.simulation.soak --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0) $$drawn || exit 1; \
 	done
-	$(BIN)/python -m tests.simulation.soak --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0) --batch
 	for round in $$(seq 1 $(or $(CONTRACT),3)); do \
 	  EMBERFLOW_CONTRACT_ROUND=$$round $(ON_JAVA) $(BIN)/python -m pytest -q tests/contract || exit 1; \
 	done
