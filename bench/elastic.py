@@ -20,18 +20,18 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import statistics
 import tempfile
 import time
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from figures import drawn
 from live.session import spark_session
+from live.waiting import free_port, until
 from pyspark.sql import SparkSession
 from upgrade import BURST, RATE_MAX, Case, Paced, ended, sustained
 
@@ -191,7 +191,7 @@ class Running:
             .option("checkpointLocation", f"{self._folder}/checkpoint")
         )
         if self._way == STOPPED:
-            builder.option("coordinatorHost", f"127.0.0.1:{_free_port()}")
+            builder.option("coordinatorHost", f"127.0.0.1:{free_port()}")
         return builder.start()
 
     def do(self, what: str) -> None:
@@ -213,22 +213,8 @@ class Running:
         assert progress is not None
         recoveries = self.query.recoveries
         os.kill(progress["pids"][-1], signal.SIGKILL)
-        _await(lambda: self.query.recoveries > recoveries, self.query)
-        _await(lambda: self.query.status["message"] == "Running", self.query)
-
-
-def _await(true: Callable[[], object], query: Any) -> None:
-    deadline = time.monotonic() + 120
-    while not true():
-        assert query.isActive, query.exception()
-        assert time.monotonic() < deadline, query.status
-        time.sleep(0.01)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+        until(lambda: self.query.recoveries > recoveries, self.query)
+        until(lambda: self.query.status["message"] == "Running", self.query)
 
 
 def measured(spark: SparkSession, case: Case, way: str) -> Measured:
@@ -236,15 +222,15 @@ def measured(spark: SparkSession, case: Case, way: str) -> Measured:
     with tempfile.TemporaryDirectory() as folder:
         running = Running(spark, case, folder, found, way)
         try:
-            _await(lambda: (Path(folder) / "begun").exists(), running.query)
+            until(lambda: (Path(folder) / "begun").exists(), running.query)
             time.sleep(0.1)  # it is written
             begin = float((Path(folder) / "begun").read_text())
             for second, what in EVENTS:
-                _await(lambda at=begin + second: time.monotonic() >= at, running.query)  # type: ignore[misc]
+                until(lambda at=begin + second: time.monotonic() >= at, running.query)  # type: ignore[misc]
                 called = time.monotonic()
                 running.do(what)
                 found.events[what] = called, time.monotonic()
-            _await(lambda: time.monotonic() >= called + AFTER_KILL_SECONDS, running.query)
+            until(lambda: time.monotonic() >= called + AFTER_KILL_SECONDS, running.query)
             elements = ended(case, Path(folder), time.monotonic() + 0.5)
             assert running.query.awaitTermination(300)
         finally:

@@ -12,6 +12,7 @@ import tempfile
 import time
 from typing import Any
 
+from live.waiting import until
 from pyspark.sql import SparkSession
 
 import emberflow as ef
@@ -53,11 +54,12 @@ def last_cut(
         builder.option(key, value)
     query = builder.start()
     try:
-        deadline = time.monotonic() + _SECONDS
-        while (query.lastProgress or {}).get("elements", 0) < new:
-            assert query.isActive, query.exception()
-            assert time.monotonic() < deadline, query.status
-            time.sleep(0.05)
+        until(
+            lambda: (query.lastProgress or {}).get("elements", 0) >= new,
+            query,
+            seconds=_SECONDS,
+            nap=0.05,
+        )
     finally:
         query.stop()
     cuts: dict[str, Any] = (query.lastProgress or {})["cuts"]

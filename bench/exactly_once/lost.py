@@ -12,22 +12,21 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import statistics
 import tempfile
 import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 from live.latency import percentiles
+from live.waiting import free_port, until
 from pyspark.sql import SparkSession
 
 import emberflow as ef
 from emberflow import fronts, sinks
-from emberflow.runners.live.query import LiveQuery
 
 KEYS, QUICK_KEYS = 100_000, 5_000
 RATE = 5_000
@@ -101,7 +100,7 @@ def recovered(spark: SparkSession, keys: int, folder: Path, options: dict[str, A
         builder.option(key, value)
     query = builder.start()
     try:
-        _await(lambda: ((query.lastProgress or {}).get("released") or 0) >= keys, query)
+        until(lambda: ((query.lastProgress or {}).get("released") or 0) >= keys, query)
         time.sleep(_SETTLE_SECONDS)  # a cut that has them all
         begin = time.time() + 0.2
         (folder / "begin.new").write_text(str(begin))
@@ -111,7 +110,7 @@ def recovered(spark: SparkSession, keys: int, folder: Path, options: dict[str, A
         assert progress is not None
         killed_at = time.time()
         os.kill(progress["pids"][0], signal.SIGKILL)
-        _await(lambda: query.recoveries and query.status["message"] == "Running", query)
+        until(lambda: query.recoveries and query.status["message"] == "Running", query)
         time.sleep(_SECONDS_AFTER)
         (folder / "end").touch()
         assert query.awaitTermination(_WAIT_SECONDS), query.status
@@ -125,19 +124,6 @@ def recovered(spark: SparkSession, keys: int, folder: Path, options: dict[str, A
     return max(slow, default=killed_at) - killed_at
 
 
-def _await(true: Callable[[], object], query: LiveQuery) -> None:
-    deadline = time.monotonic() + _WAIT_SECONDS
-    while not true():
-        assert time.monotonic() < deadline, query.status
-        time.sleep(0.01)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def main(spark: SparkSession, *, quick: bool) -> None:
     keys, rounds = (QUICK_KEYS, QUICK_ROUNDS) if quick else (KEYS, ROUNDS)
     print(
@@ -148,7 +134,7 @@ def main(spark: SparkSession, *, quick: bool) -> None:
         for kind, seconds in taken.items():
             options: dict[str, Any] = {}
             if kind == "all start again":
-                options["coordinatorHost"] = f"127.0.0.1:{_free_port()}"
+                options["coordinatorHost"] = f"127.0.0.1:{free_port()}"
             with tempfile.TemporaryDirectory() as folder:
                 seconds.append(recovered(spark, keys, Path(folder), options))
     for kind, seconds in taken.items():

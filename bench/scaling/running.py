@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import engine
+from live.waiting import until
 from pyspark.sql import SparkSession
 
 import emberflow as ef
@@ -32,7 +33,6 @@ BATCH = 1_000
 WARM_SECONDS, SECONDS = 3.0, 6.0
 #: A front gives what is due so often.
 _STEP_SECONDS = 0.004
-_START_SECONDS = 120.0
 _PROC = Path("/proc")
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -199,11 +199,7 @@ def measured(
         )
         tap.tapped_driver(folder)
         try:
-            deadline = time.monotonic() + _START_SECONDS
-            while not tap.counted(folder)[0]:
-                assert query.isActive, query.exception()
-                assert time.monotonic() < deadline, query.status
-                time.sleep(0.05)
+            until(lambda: tap.counted(folder)[0], query, nap=0.05)
             time.sleep(WARM_SECONDS)
             first = time.monotonic(), used(), *tap.counted(folder)
             time.sleep(seconds)
