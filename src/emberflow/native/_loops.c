@@ -695,16 +695,14 @@ failed:
     return NULL;
 }
 
-/* Note the row of a version: 0, or -1 with an exception. The history of the version knows its key, if `key` is
- * not NULL; otherwise the user's function is asked. */
+/* Look at the last version of a bucket: 0, or -1 with an exception. The history of the version knows its key, if
+ * `key` is not NULL; otherwise the user's function is asked. */
 static int
-note_version(const Known *known, Looked *looked, PyObject *bucket, PyObject *version, PyObject *key,
-             PyObject *const *args)
+look_at_version(const Known *known, Looked *looked, PyObject *bucket, PyObject *version, PyObject *key,
+                PyObject *const *args)
 {
     PyObject *key_of = args[3], *operation = args[4], *absent = args[5], *restored = args[6];
-    PyObject *place;
-    long long time, front;
-    int result = 0;
+    int failed;
 
     if (!is_entry(version, VERSION_SIZE) || (PyObject *)Py_TYPE(ACCUMULATOR(version)) == absent)
         return note_row(looked, bucket, Py_NewRef(Py_None));
@@ -715,53 +713,58 @@ note_version(const Known *known, Looked *looked, PyObject *bucket, PyObject *ver
         PyErr_Clear();
         return note_row(looked, bucket, Py_NewRef(Py_None));
     }
-    if (!moment_in(PLACE(version), &time, &front))
-        result = note_packed(looked, bucket, key, time, front, ACCUMULATOR(version));
-    if (!result) {
-        place = unseen(PyTuple_GetSlice(PLACE(version), 0, 2));
-        result = note_row(
-            looked, bucket,
-            place == NULL ? NULL : row_of(known->row, operation, key, place, ACCUMULATOR(version)));
-        Py_XDECREF(place);
-    }
+    failed = note_version(looked, known->row, operation, bucket, key, PLACE(version), ACCUMULATOR(version));
     Py_DECREF(key);
-    return result < 0 ? -1 : 0;
+    return failed;
+}
+
+/* A moment, read once for many histories. */
+typedef struct {
+    PyObject *given;
+    long long time, front;
+    int is_read; /* whether it has these two numbers and nothing else */
+} Bound;
+
+static inline Bound
+bound_at(PyObject *moment)
+{
+    Bound bound = {.given = moment};
+
+    bound.is_read = !moment_in(moment, &bound.time, &bound.front) && PyTuple_GET_SIZE(moment) == 2;
+    return bound;
+}
+
+/* Whether the version of a history that is short is before a moment: 1, 0, or -1 with an exception. */
+static inline int
+short_is_before(const History *history, const Bound *bound)
+{
+    if (!bound->is_read)
+        return first_is_before(history, bound->given);
+    return history->time != bound->time ? history->time < bound->time : history->front < bound->front;
 }
 
 /* Look at the version of a history that is short: 0, or -1 with an exception. */
 static int
-look_at_short(const Known *known, History *history, PyObject *const *args, Looked *looked)
+look_at_short(History *history, const Bound *moment, const Bound *since, PyObject *type, PyObject *operation,
+              Looked *looked)
 {
-    PyObject *place = short_place(history);
-    int before = place == NULL ? -1 : is_before(place, args[1]);
+    PyObject *bucket = (PyObject *)history, *place;
+    int result = short_is_before(history, moment);
 
-    if (before == 0)
-        before = PyList_Append(looked->going_on, (PyObject *)history) ? -1 : 0;
-    else if (before > 0 && (before = is_before(place, args[2])) == 0) {
-        before = note_packed(looked, (PyObject *)history, history->key, history->time, history->front,
-                             history->held);
-        if (!before)
-            before = note_row(looked, (PyObject *)history,
-                              row_of(known->row, args[4], history->key, place, history->held));
-    }
+    if (!result)
+        return PyList_Append(looked->going_on, bucket);
+    if (result > 0)
+        result = short_is_before(history, since);
+    if (result)
+        return result > 0 ? 0 : -1;
+    result = note_packed(looked, bucket, history->key, history->time, history->front, history->held);
+    if (result)
+        return result > 0 ? 0 : -1;
+    place = short_place(history);
+    result = note_row(looked, bucket,
+                      place == NULL ? NULL : row_of(type, operation, history->key, place, history->held));
     Py_XDECREF(place);
-    return before < 0 ? -1 : 0;
-}
-
-/* The same where both moments are numbers. */
-static int
-look_at_numbers(const Known *known, History *history, PyObject *const *args, const long long *moments,
-                Looked *looked)
-{
-    long long time = history->time, front = history->front;
-    int packed;
-
-    if (time > moments[0] || (time == moments[0] && front >= moments[1]))
-        return PyList_Append(looked->going_on, (PyObject *)history);
-    if (time < moments[2] || (time == moments[2] && front < moments[3]))
-        return 0;
-    packed = note_packed(looked, (PyObject *)history, history->key, time, front, history->held);
-    return packed ? (packed > 0 ? 0 : -1) : look_at_short(known, history, args, looked);
+    return result;
 }
 
 /* last_accumulators(given, moment, since, key_of, operation, absent, restored, packs)
@@ -775,9 +778,8 @@ last_accumulators(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     };
     const Known *known = known_of(module);
     PyObject *given, *moment, *since, *taken[AHEAD];
-    long long moments[4] = {0};
     Py_ssize_t position = 0;
-    int are_numbers;
+    Bound until, from;
     Looked looked;
 
     if (CHECK_ARGUMENTS("last_accumulators", parameters))
@@ -785,8 +787,7 @@ last_accumulators(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     if (known->row == NULL)
         return unprepared("last_accumulators");
     given = args[0], moment = args[1], since = args[2];
-    are_numbers = !moment_in(moment, moments, moments + 1) && !moment_in(since, moments + 2, moments + 3)
-                  && PyTuple_GET_SIZE(moment) == 2 && PyTuple_GET_SIZE(since) == 2;
+    until = bound_at(moment), from = bound_at(since);
     if (begin_looked(&looked, args[7]))
         return NULL;
     while (position < PyList_GET_SIZE(given)) {
@@ -807,8 +808,7 @@ last_accumulators(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
             if (is_history(known, taken[i])) {
                 History *history = (History *)taken[i];
                 if (history->is_short) {
-                    if (are_numbers ? look_at_numbers(known, history, args, moments, &looked)
-                                    : look_at_short(known, history, args, &looked))
+                    if (look_at_short(history, &until, &from, known->row, args[4], &looked))
                         goto failed;
                     continue;
                 }
@@ -826,7 +826,7 @@ last_accumulators(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
             if (before > 0)
                 continue;
             last = Py_NewRef(entry_at(list, final - 1)); /* while the user's function gives the key */
-            before = before < 0 ? -1 : note_version(known, &looked, taken[i], last, key, args);
+            before = before < 0 ? -1 : look_at_version(known, &looked, taken[i], last, key, args);
             Py_DECREF(last);
             if (before < 0)
                 goto failed;

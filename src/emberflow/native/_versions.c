@@ -882,26 +882,6 @@ failed:
     return NULL;
 }
 
-/* Note the row of a version: 0, or -1 with an exception. */
-static int
-note_version(const Known *known, Looked *looked, Bucket *bucket, PyObject *place, PyObject *value,
-             PyObject *operation)
-{
-    long long time, front;
-    int result = moment_in(place, &time, &front)
-                     ? 0
-                     : note_packed(looked, (PyObject *)bucket, bucket->key, time, front, value);
-
-    if (!result) {
-        PyObject *moment = unseen(PyTuple_GetSlice(place, 0, 2));
-        result = note_row(looked, (PyObject *)bucket,
-                          moment == NULL ? NULL
-                                         : row_of(known->row, operation, bucket->key, moment, value));
-        Py_XDECREF(moment);
-    }
-    return result < 0 ? -1 : 0;
-}
-
 /* Look at a bucket that is short: 0, or -1 with an exception. */
 static int
 look_at_short(const Known *known, Bucket *bucket, PyObject *const *args, Looked *looked)
@@ -912,7 +892,8 @@ look_at_short(const Known *known, Bucket *bucket, PyObject *const *args, Looked 
     if (before == 0)
         before = PyList_Append(looked->going_on, (PyObject *)bucket) ? -1 : 0;
     else if (before > 0 && (before = is_before(place, args[2])) == 0)
-        before = note_version(known, looked, bucket, place, bucket->value, args[4]);
+        before = note_version(looked, known->row, args[4], (PyObject *)bucket, bucket->key, place,
+                              bucket->value);
     Py_XDECREF(place);
     return before < 0 ? -1 : 0;
 }
@@ -970,7 +951,8 @@ last_versions(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
                 continue;
             if (result < 0 || before < 0)
                 goto failed;
-            if (result ? note_version(known, &looked, bucket, PLACE(last), VALUE(last), args[4])
+            if (result ? note_version(&looked, known->row, args[4], buckets[i], bucket->key, PLACE(last),
+                                      VALUE(last))
                        : note_row(&looked, buckets[i], Py_NewRef(Py_None)))
                 goto failed;
         }

@@ -262,6 +262,24 @@ note_packed(Looked *looked, PyObject *bucket, PyObject *key, long long time, lon
     return result;
 }
 
+/* Note the row of a version, which has the global time of its place: 0, or -1 with an exception. */
+static inline int
+note_version(Looked *looked, PyObject *type, PyObject *operation, PyObject *bucket, PyObject *key,
+             PyObject *place, PyObject *value)
+{
+    PyObject *moment;
+    long long time, front;
+    int result = moment_in(place, &time, &front) ? 0 : note_packed(looked, bucket, key, time, front, value);
+
+    if (!result) {
+        moment = unseen(PyTuple_GetSlice(place, 0, 2));
+        result = note_row(looked, bucket,
+                          moment == NULL ? NULL : row_of(type, operation, key, moment, value));
+        Py_XDECREF(moment);
+    }
+    return result < 0 ? -1 : 0;
+}
+
 /* All of it as a tuple; the lists are given away. */
 static inline PyObject *
 all_looked(Looked *looked)

@@ -126,7 +126,7 @@ first_is_before(const History *history, PyObject *moment)
 
     if (!history->is_short && !history->has_short)
         return entry_is_before(history->held, 0, moment);
-    if (!moment_in(moment, &time, &front))
+    if (!moment_in(moment, &time, &front) && PyTuple_GET_SIZE(moment) == 2)
         return history->time != time ? history->time < time : history->front < front;
     place = short_place(history);
     before = place == NULL ? -1 : is_before(place, moment);

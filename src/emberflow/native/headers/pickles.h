@@ -253,12 +253,13 @@ static inline int
 add_pickle(Buffer *buffer, PyObject *value)
 {
     size_t begin = buffer->length, length, i;
-    Memo memo = {.count = 0};
+    Memo memo;
     char *at = more(buffer, HEAD_BYTES);
     int result;
 
     if (at == NULL)
         return -1;
+    memo.count = 0; /* what it has met is read up to there: to clear all of it would take longer than many pickles */
     result = add_opcodes(buffer, value, &memo, 0);
     if (result <= 0)
         return result;
