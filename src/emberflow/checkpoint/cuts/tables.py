@@ -225,9 +225,8 @@ class PartWriter:
             for begin in range(0, rows, _GROUPS_AT_ONCE * each):
                 self._pause()
                 end = min(begin + _GROUPS_AT_ONCE * each, rows)
-                columns = self._packed_arrays(
-                    operation, end - begin, packed_columns(data, order, begin, end)
-                )
+                buffers = list(map(pa.py_buffer, packed_columns(data, order, begin, end)))
+                columns = _of_buffers(operation, buffers, _no_child_ids(end - begin))
                 batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
                 self._count(batch)
                 self._writer.write_table(pa.Table.from_batches([batch]), row_group_size=each)
@@ -236,21 +235,6 @@ class PartWriter:
     def _rows_of_a_group(self, rows: int, data_bytes: int) -> int:
         return max(1, min(_GROUP_ROWS_MAX, rows * self._group_bytes // max(1, data_bytes)))
 
-    def _packed_arrays(
-        self, operation: str, count: int, columns: tuple[bytes, ...]
-    ) -> list[pa.Array]:
-        hashes, key_ends, keys, times, fronts, ends, payloads = map(pa.py_buffer, columns)
-        return [
-            pa.repeat(strings([operation])[0], count),
-            pa.Array.from_buffers(pa.int64(), count, [None, hashes]),
-            pa.Array.from_buffers(pa.binary(), count, [None, key_ends, keys]),
-            pa.Array.from_buffers(pa.int64(), count, [None, times]),
-            pa.Array.from_buffers(pa.int64(), count, [None, fronts]),
-            _no_child_ids(count),
-            pa.Array.from_buffers(pa.binary(), count, [None, ends, payloads]),
-            pa.nulls(count, pa.int64()),
-        ]
-
     def _encoded_columns(self, chunk: RowColumns) -> list[pa.Array]:
         """The columns of rows that have been encoded before."""
         self._end_bucket()
@@ -258,42 +242,26 @@ class PartWriter:
         self._pickler.begin_bucket(())
         count = len(chunk.keys)
         hashes, times, fronts = map(int64s, (chunk.hashes, chunk.times, chunk.fronts))
-        return [
-            pa.repeat(strings([chunk.operation])[0], count),
-            hashes,
-            chunk.keys,
-            times,
-            fronts,
-            _no_child_ids(count),
-            chunk.payloads,
-            pa.nulls(count, pa.int64()),
-        ]
+        child_ids = _no_child_ids(count)
+        return _of_one_step(
+            chunk.operation, hashes, chunk.keys, times, fronts, child_ids, chunk.payloads
+        )
 
     def _compiled_columns(self, chunk: Sequence[Writable]) -> list[pa.Array] | None:
         """The columns of a chunk of plain values, if there is a compiled loop for them."""
         if self._has_lists() or not isinstance(chunk, list):
             return None
-        buffers = row_buffers(chunk)
-        if buffers is None:
+        made = row_buffers(chunk)
+        if made is None:
             return None
-        count = len(chunk)
-        hashes, key_ends, keys, times, fronts, child_ends, child_ids, ends, payloads = map(
-            pa.py_buffer, buffers
-        )
-        numbers = pa.Array.from_buffers(pa.int64(), child_ids.size // 8, [None, child_ids])
+        count, buffers = len(chunk), list(map(pa.py_buffer, made))
+        child_ends, ids = buffers[5:7]
+        numbers = pa.Array.from_buffers(pa.int64(), ids.size // 8, [None, ids])
+        child_ids = pa.Array.from_buffers(_CHILD_IDS, count, [None, child_ends], children=[numbers])
         operation, _, key, _, _ = chunk[-1]
         self._operation, self._key, self._follows = operation, key, None
         self._key_data = pickle.dumps(key, PROTOCOL)
-        return [
-            pa.repeat(strings([operation])[0], count),
-            pa.Array.from_buffers(pa.int64(), count, [None, hashes]),
-            pa.Array.from_buffers(pa.binary(), count, [None, key_ends, keys]),
-            pa.Array.from_buffers(pa.int64(), count, [None, times]),
-            pa.Array.from_buffers(pa.int64(), count, [None, fronts]),
-            pa.Array.from_buffers(_CHILD_IDS, count, [None, child_ends], children=[numbers]),
-            pa.Array.from_buffers(pa.binary(), count, [None, ends, payloads]),
-            pa.nulls(count, pa.int64()),
-        ]
+        return _of_buffers(operation, [*buffers[:5], *buffers[7:]], child_ids)
 
     def _has_lists(self) -> bool:
         """Whether these buckets or the one before may have lists, which have to be begun or ended."""
@@ -369,9 +337,8 @@ class PartWriter:
 
     def abandon(self) -> None:
         """Close the file, whose content is of no use. Never raises."""
-        self._target.is_abandoned = (
-            True  # Arrow has bytes left to write, and the file may be closed or full
-        )
+        # Arrow has bytes left to write, and the file may be closed or full.
+        self._target.is_abandoned = True
         with suppress(Exception):
             self._writer.close()
         with suppress(Exception):
@@ -420,6 +387,29 @@ class PartWriter:
         self._pause()
         self._runs.append(groups)
         self._batched_bytes = 0
+
+
+def _of_one_step(operation: str, *columns: pa.Array) -> list[pa.Array]:
+    """All columns of rows of one step, none of which continues lists. ``columns`` lack the first and the last."""
+    count = len(columns[0])
+    return [pa.repeat(strings([operation])[0], count), *columns, pa.nulls(count, pa.int64())]
+
+
+def _of_buffers(
+    operation: str, buffers: Sequence[pa.Buffer], child_ids: pa.Array
+) -> list[pa.Array]:
+    """The same, of what compiled loops have made."""
+    hashes, key_ends, keys, times, fronts, payload_ends, payloads = buffers
+    count = len(child_ids)
+    return _of_one_step(
+        operation,
+        pa.Array.from_buffers(pa.int64(), count, [None, hashes]),
+        pa.Array.from_buffers(pa.binary(), count, [None, key_ends, keys]),
+        pa.Array.from_buffers(pa.int64(), count, [None, times]),
+        pa.Array.from_buffers(pa.int64(), count, [None, fronts]),
+        child_ids,
+        pa.Array.from_buffers(pa.binary(), count, [None, payload_ends, payloads]),
+    )
 
 
 def _no_child_ids(count: int) -> pa.Array:
