@@ -1,9 +1,9 @@
 """Ranges: which frames concern the keys of one worker alone, all the way to the barriers.
 
 What is guaranteed: **all that can follow from an item at a node of `owned_nodes` stays on the worker that it
-came to, until it leaves for a barrier of which `Ranges.reaching` says so.** So such a frame need not hold back the output of all:
-it is acked under the range of the worker that it goes to, and the barriers that this range cannot reach
-do not wait for it (*early key availability*).
+came to, until it leaves for a barrier of which `Ranges.reaching` says so.** So such a frame need not hold back
+the output of all: it is acked under the range of the worker that it goes to, and the barriers that this range
+cannot reach do not wait for it (*early key availability*).
 
 **The proof** is by the graph, from the node on. A node that has no key passes things on where it is. An
 input with a key is a hop: it leads to the same worker if its key is surely that of the item it follows from
@@ -154,9 +154,9 @@ def _passed(layout: Layout, node: int, shape: Shape) -> Shape | None:
 def _each_of(made: Shape) -> Shape:
     """What is known of each that a function gives of several."""
     if isinstance(made, Several):
-        return made.each  # type: ignore[no-any-return]
+        return made.each
     if isinstance(made, Parts) and made.of and all(part == made.of[0] for part in made.of):
-        return made.of[0]  # type: ignore[no-any-return]
+        return made.of[0]
     return UNKNOWN
 
 

@@ -31,20 +31,20 @@ class Keyed(NamedTuple):
 class Parts(NamedTuple):
     """Of a tuple: what is known of each of its parts."""
 
-    of: tuple[Any, ...]
+    of: tuple[Shape, ...]
 
 
 class Several(NamedTuple):
     """Of values in a row: what is known of each."""
 
-    each: Any
+    each: Shape
 
 
 class Fields(NamedTuple):
     """Of a named tuple: what is known of each of its fields, in their order."""
 
     names: tuple[str, ...]
-    shapes: tuple[Any, ...]
+    shapes: tuple[Shape, ...]
 
 
 Shape: TypeAlias = Known | Keyed | Parts | Several | Fields
@@ -58,20 +58,16 @@ def part_of(shape: Shape, index: Shape) -> Shape:
     if not (isinstance(index, Known) and index.what == "constant" and type(index.constant) is int):
         return UNKNOWN
     if isinstance(shape, Several):
-        return _shape(shape.each)
+        return shape.each
     parts = shape.of if isinstance(shape, Parts) else ()
     parts = shape.shapes if isinstance(shape, Fields) else parts
     if -len(parts) <= index.constant < len(parts):
-        return _shape(parts[index.constant])
+        return parts[index.constant]
     return UNKNOWN
 
 
 def field_of(shape: Shape, name: str) -> Shape:
     """What is known of ``value.name``."""
     if isinstance(shape, Fields) and name in shape.names:
-        return _shape(shape.shapes[shape.names.index(name)])
+        return shape.shapes[shape.names.index(name)]
     return UNKNOWN
-
-
-def _shape(found: Any) -> Shape:
-    return found if isinstance(found, Known | Keyed | Parts | Several | Fields) else UNKNOWN
