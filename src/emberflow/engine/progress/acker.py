@@ -19,8 +19,9 @@ the frames that are bound for its barriers and can go nowhere else. A barrier lo
 and its own (early key availability), so that one slow range does not hold back the output of all.
 
 So it is with frames that concern the keys of one worker alone (`worker.ranges`): they have tables of their
-own for each worker. A barrier looks at those that can reach it, and a node at those of its own worker. The minimal time of such a table and 'anywhere' together never goes back, because what is in it comes
-of what was in it, or of what could go anywhere. If something went elsewhere, it would (`_check_own`).
+own for each worker. A barrier looks at those that can reach it, and a node at those of its own worker. The
+minimal time of such a table and 'anywhere' together never goes back, because what is in it comes of what was
+in it, or of what could go anywhere. If something went elsewhere, it would (`_check_own`).
 
 **Failures** that end the run have tables too, since they come of frames in any table, and hold back all
 output: those on their way to worker 0, which takes them, and those that it holds. A failure is certain when

@@ -12,8 +12,8 @@ failures, so it can tell when nothing else is under way that can take it back (`
 
 **Ranges of keys** (`worker.ranges`): where keys have ranges of their own, a partition waits for those that
 can reach it. Output of other ranges may have passed a failure before it was known; a mended function changes
-nothing of that output. The errors sink, if errors are diverted, gets records from the keys of all workers, so it waits for
-all of them.
+nothing of that output. The errors sink, if errors are diverted, gets records from the keys of all workers, so
+it waits for all of them.
 """
 
 from __future__ import annotations

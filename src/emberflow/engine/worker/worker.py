@@ -84,7 +84,8 @@ class Worker:
         self.machines = Machines(layout)
         self.reading = StateReader(index, layout, self.machines)
         self.retention = Retention(index, self.machines, self.reading)
-        #: Nothing below this can reach the barriers here any more, but for what concerns the keys of a worker alone.
+        #: Nothing below this can reach the barriers here any more, but for what concerns the keys of a worker
+        #: alone.
         self.minimal: Moment = BEFORE_ALL
         #: The progress that was heard last.
         self._progress = Progress(BEFORE_ALL, (BEFORE_ALL,) * workers)

@@ -9,15 +9,15 @@ Who goes on and who leaves is `engine.staffing`'s: mostly the greatest numbers l
 process may go on under another number.
 
 1. *Before T nothing changes.* The workers that are added are a Spark job of their own, and meet the others in
-   a life that is prepared (`lives.succession`). All of them read the rows of slices that will come to them
-   from a cut that counts (`cold.ahead`), and once more from the cut before the last one; from the first on,
-   every cut adds to it. If they do not come, that life is given up, and the old one goes on as it was.
+   a life that is prepared (`lives.succession`). All of them read the state of slices that will come to them
+   from a cut that counts (`cold.ahead`), and then what is new in each of the cuts after it, up to the one before
+   the last (`driver.handover`). If they do not come, that life is given up, and the old one goes on as it was.
 2. *At T* all fronts halt; what is below is final, is stored by the sinks, and is in the last cut of the old
    owners. That cut is stored, and does not count yet.
 3. *Behind T* the next life is claimed. A worker that goes on keeps the buckets of its slices in memory. It
-   drops all others, and has the rows of slices that come to it from the cut at T: of what it has read before,
-   it opens only the parts that are new (`engine.worker.succession`).
-   So do workers that are added. A worker that leaves ends: all that it had is in the cut.
+   drops all others, and has the state of slices that come to it from the cut at T: where it has read some
+   before, it opens only the parts that are new (`engine.worker.succession`). So do workers that are added. A
+   worker that leaves ends: all that it had is in the cut.
 4. *The cut counts* when all workers have taken over, with the number of the next life, and before its fronts
    begin. If the driver or a worker is lost before, the cut never counts: the next life has the old number,
    begins from the cut before, and is asked for the rescale again. If one is lost afterwards, the next life has

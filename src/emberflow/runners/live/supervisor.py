@@ -35,10 +35,11 @@ next life is of the old version again, and whoever asked for the new one gets th
 is no way back.
 
 If the new version has the same fronts, and its sinks are new or the same, its workers are the same
-processes, and so they need no other job (`lives.succession`). What it needs is prepared beside what works. Then
-the old version halts, and its last cut is stored and does not count yet. The new version takes the state over in memory, while the driver
-claims its life; then the cut counts, with the note of the new version in it. A life that is lost on the way
-has changed nothing: the next one is of the old version, and goes on from the cut before.
+processes, and so they need no other job (`lives.succession`). What it needs is prepared beside what works.
+Then the old version halts, and its last cut is stored and does not count yet. The new version takes the state
+over in memory, while the driver claims its life; then the cut counts, with the note of the new version in it.
+A life that is lost on the way has changed nothing: the next one is of the old version, and goes on from the
+cut before.
 
 **Another number of workers** takes over in the same way (`rescale`): it is the same version, with another owner
 table, and there is nothing to note.

@@ -71,7 +71,8 @@ def _level(total: float, besides: Sequence[float]) -> float:
     for count, own in enumerate(sorted(besides), 1):
         if count > 1 and own >= level:
             break
-        level = (total + sum(sorted(besides)[:count])) / count
+        total += own
+        level = total / count
     return level
 
 

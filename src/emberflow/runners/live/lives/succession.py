@@ -158,7 +158,7 @@ class Succession:
         if before.owners is not planned_on:
             raise EmberflowError("the slices have other owners by now: plan again.")
         owners = before.owners.next(of_slice, before.workers)
-        self._known_load()
+        self._known_load()  # for a rescale that follows: the next life is too young to know its own
         successor = Successor(before._replace(owners=owners), before, None, staffing=staffing)
         self._change_owners(successor, seconds)
 
