@@ -322,9 +322,8 @@ class Cycle:
             before, replays = replays, self._replays()
             budget.replays_left -= replays - before
             bound = self._bound()
-            if (
-                bound < AFTER_ALL and bound <= limit
-            ):  # the node asked for rows: what is behind waits for them
+            if bound < AFTER_ALL and bound <= limit:
+                # The node asked for rows: what is behind waits for them.
                 limit = (bound[0], bound[1] - 1)
                 waiting, active = active, {}
                 for node, items in waiting.items():

@@ -59,6 +59,8 @@ class Guests:
         self._known: dict[Any, Place] = {}
         #: By key of a row that has been asked for: the least transaction that is known to wait for it.
         self._asked: dict[Any, Place] = {}
+        #: The least global time of these; None as long as nobody has looked since they changed.
+        self._awaited_from: Moment | None = AFTER_ALL
         self._waiting = Waiting()
         #: What stands for all that waits at the acker, and the least transaction of it.
         self._frame: Frame | None = None
@@ -104,6 +106,7 @@ class Guests:
         known, asked = self._known, self._asked
         if known.keys() >= {item[2][0] for item in items}:
             return
+        self._awaited_from = None
         missing: dict[Any, Place] = {}
         for item in items:
             key = item[2][0]
@@ -124,10 +127,10 @@ class Guests:
     @property
     def awaited_from(self) -> Moment:
         """The least global time of what waits for a row that is not here yet."""
-        if not self._asked:
-            return AFTER_ALL
-        least = min(self._asked.values())
-        return least[0], least[1]
+        if self._awaited_from is None:
+            least = min(self._asked.values(), default=AFTER_ALL)
+            self._awaited_from = least[0], least[1]
+        return self._awaited_from
 
     def _hold(self) -> None:
         """One frame stands for all that waits. It counts under the least turn of it, or the least time."""
@@ -145,6 +148,7 @@ class Guests:
     def arrive(self, key: Any, row: tuple[Place, Any] | None) -> list[FlatItem]:
         """A row has come: what has waited for it, to be processed now."""
         del self._asked[key]
+        self._awaited_from = None
         self._begin(key, row)
         admitted = self._waiting.arrive(key, self._known)
         self._hold()

@@ -277,9 +277,8 @@ class Roster:
         elif has_left:
             pass  # it has told the driver why, and that says more
         elif here.is_free and at_work is not None:
-            self._send(
-                seen, WORK, (life, shipped, self._worker_at[here.seat])
-            )  # the connection broke when it was sent first
+            # The connection broke when it was sent first.
+            self._send(seen, WORK, (life, shipped, self._worker_at[here.seat]))
 
     def _has_left_for_long(self, seat: Seat) -> bool:
         now = time.monotonic()

@@ -40,10 +40,9 @@ ASK = b"Y"  # [WorkerRead, FrontsRequest, NextPage or CancelRead], behind the pr
 HOLD = b"h"  # read no elements until HALT or GO_ON, and answer BOUNDED
 HALT = b"L"  # read no more elements; or none from a time on, and answer BOUNDED
 GO_ON = b"J"  # read on, behind a HALT with a time that has passed, and answer BOUNDED
-# Make the loop of another version, which takes over or runs beside this one, and answer PREPARED.
-SUCCESSOR = (
-    b"s"  # (a number, its plan in bytes, whether it runs beside, which worker of it this one is)
-)
+# Make the loop of another version, which takes over or runs beside this one, and answer PREPARED:
+# (a number, its plan in bytes, whether it runs beside, which worker of it this one is)
+SUCCESSOR = b"s"
 TWIN = b"w"  # a Moment, behind the progress to it: let the other version run beside from there on
 # A cut from which to read slices that will come, and whether another one follows: (Manifest or None, bool)
 AHEAD = b"a"
