@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from datetime import date
+from math import inf, isinf
 from random import Random
 from typing import Any, NamedTuple
 
@@ -17,7 +19,7 @@ from emberflow.engine.loops import items as loops
 from emberflow.engine.loops.runs import PlainRuns
 from emberflow.engine.messages import AFTER_ALL
 from emberflow.graph.transactions import closer_key, front_of
-from emberflow.values.hashing import key_hash, owner
+from emberflow.values.hashing import encode_key, key_hash, owner
 from emberflow.values.item import At, FlatItem, Place
 from tests.engine.helpers import with_packed_rows
 
@@ -45,6 +47,13 @@ marks = st.sampled_from([0, 0, 0, 1, 2, 3, 2**64, 2**64 + 1])
 common_keys = st.one_of(
     st.integers(), st.text(), st.sampled_from([2**63, -(2**63), 2**70, "\ud800"])
 )
+floats = st.sampled_from(
+    [-0.0, 3.0, 0.1, 2.0**53 + 1, 4e15 + 0.5, -(2.0**63), 2.0**63, 1e300, inf, -inf]
+)
+plain_parts = st.one_of(common_keys, floats, st.floats(), st.binary(), st.booleans(), st.none())
+plain_keys = st.recursive(
+    plain_parts, lambda parts: st.lists(parts, max_size=5).map(tuple), max_leaves=12
+)
 
 
 def key_of(payload: Any) -> Any:
@@ -54,7 +63,7 @@ def key_of(payload: Any) -> Any:
 
 
 def of_tuple(payload: Any) -> Any:
-    return (key_of(payload), None)  # its hash takes Python
+    return (key_of(payload), date.min)  # its hash takes Python
 
 
 def combine(before: Any, payload: Any) -> Any:
@@ -236,7 +245,7 @@ def test_many_runs_are_merged_alike() -> None:
 
 @given(st.lists(st.tuples(places, marks, payloads), max_size=12), st.integers(0, 3))
 def test_spread(items: list[FlatItem], start: int) -> None:
-    owners = {(1, None): 0, (2, None): 1, (3, None): 1, (5, None): 0}
+    owners = {(1, date.min): 0, (2, date.min): 1, (3, date.min): 1, (5, date.min): 0}
     marked = [{0: 8, 1: 9, 2**64: 10}, {0: 2**65, 3: 12}]
     results = []
     for spread in (_loops.spread, loops._spread):
@@ -289,7 +298,21 @@ def test_trim_to_last(touched: list[list[Place]], minimal: Place, begun: Place) 
     assert results[0] == results[1]
 
 
-mapped_items = st.sampled_from([1, 2, "a", (3,), True, 7, 13, Restored("b"), Restored((4,))])
+mapped_items = st.sampled_from(
+    [
+        1,
+        2,
+        "a",
+        (3,),
+        ("b", (2.0, None), b"c"),
+        (date.min,),
+        True,
+        7,
+        13,
+        Restored("b"),
+        Restored((4,)),
+    ]
+)
 versions_of_a_key = st.lists(
     st.tuples(places, marks, mapped_items, st.sampled_from([0, "some", Absent()])), max_size=4
 ).map(lambda versions: sorted(versions, key=lambda version: version[0]))
@@ -349,17 +372,54 @@ def test_hashes(key: Any, other: bytes) -> None:
     assert _loops.hash_of_common(other) is _loops.hash_of_common(True) is None
 
 
-@given(st.lists(st.one_of(common_keys, st.sampled_from([True, None, (), b"a"])), max_size=4))
-def test_hashes_of_tuples(parts: list[Any]) -> None:
-    key = tuple(parts)
+def python_hash(key: Any) -> int | None:
+    try:
+        return key_hash(key)
+    except TypeError:  # it equals nothing
+        return None
+
+
+@given(plain_keys)
+def test_hashes_of_plain_keys(key: Any) -> None:
     hashed = _loops.hash_of_composite(key)
-    assert hashed in (key_hash(key), None)
-    is_plain = all(
-        (type(part) is str and part.isascii()) or (type(part) is int and abs(part) < 2**63)
-        for part in parts
-    )
-    assert hashed is not None or not is_plain
-    assert _loops.hash_of_composite(Pair(1, 2)) is None, "a named tuple is left to Python"
+    expected = python_hash(key)
+    assert hashed in (expected, None)
+    if is_short(key):
+        assert hashed == expected
+        assert loops.is_common(key) is (expected is not None)
+
+
+def is_short(key: Any) -> bool:
+    """Whether what is compiled hashes it, if it can be hashed at all."""
+    if type(key) is tuple:
+        return len(encode_key_or_nothing(key)) < 128 and all(map(is_short, key))
+    if type(key) is str:
+        return "\ud800" not in key
+    return type(key) not in (int, float) or key != key or isinf(key) or -(2**63) <= key < 2**63
+
+
+def encode_key_or_nothing(key: Any) -> bytes:
+    try:
+        return encode_key(key)
+    except TypeError:
+        return b""
+
+
+def test_keys_that_are_left_to_python() -> None:
+    nested: Any = 1
+    for _ in range(9):
+        nested = (nested,)
+    for key in (
+        Pair(1, 2),
+        nested,
+        (date.min,),
+        (2**63,),
+        (2.0**63,),
+        (float("nan"),),
+        ("\ud800",),
+    ):
+        assert _loops.hash_of_composite(key) is None
+    assert _loops.hash_of_composite(nested[0]) == key_hash(nested[0])
 
 
 class Pair(NamedTuple):
@@ -373,7 +433,8 @@ def test_tuples_of_any_length_are_hashed_or_left_to_python(length: int, count: i
     key = ("z" * length, *range(count))
     hashed = _loops.hash_of_composite(key)
     assert hashed in (key_hash(key), None)
-    assert (hashed is not None) == (length <= 254 and 1 + 1 + length + 10 * count <= 512)
+    of_length = 1 if length < 255 else 9
+    assert (hashed is not None) == (1 + of_length + length + 10 * count <= 512)
 
 
 def test_keys_of_any_length_are_hashed() -> None:

@@ -274,6 +274,8 @@ def of_loops(loops: Any) -> Iterator[Case]:
         for count in (0, 9, 60):
             parts = (key, *range(count))
             yield Case("hash_of_composite", loops.hash_of_composite, lambda own=parts: [own])
+    for key in (None, True, 0.5, 2.0**80, b"k" * 300, ((b"k" * 300,), "ä", ((),))):
+        yield Case("hash_of_composite", loops.hash_of_composite, lambda own=key: [own])
 
 
 def many() -> list[Any]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from emberflow import native
 from emberflow.engine.cuts.cut import Row
-from emberflow.engine.loops.items import COMMON_KEYS
+from emberflow.engine.loops.items import is_common
 from emberflow.engine.messages import Moment
 from emberflow.graph.transactions import COMMITTED, OUTPUT, RESULT
 from emberflow.values.hashing import key_hash
@@ -257,7 +257,7 @@ def _last_versions(
         if bucket.aborts or not surely_counts(entries, final, writes):
             others.append(bucket)
         elif entries[final - 1][0] >= since:
-            if bucket.key.__class__ not in COMMON_KEYS:
+            if not is_common(bucket.key):
                 others.append(bucket)
                 continue
             last = entries[final - 1]

@@ -40,8 +40,22 @@ def _history(key: Any, version: Any) -> list[Any]:
     return [version]
 
 
-#: The types of keys that the compiled loops hash themselves.
-COMMON_KEYS = frozenset((int, str))
+#: The types of keys that the compiled loops hash themselves, and of the parts of tuples that are keys.
+_COMMON_KEYS = frozenset((int, str, float, bytes, bool, type(None)))
+#: Tuples in tuples of more levels are left to Python.
+_LEVELS_MAX = 8
+
+
+def is_common(key: Any, level: int = 0) -> bool:
+    """Whether the compiled loops hash a key themselves. (Those that are very long they leave to Python.)
+
+    >>> is_common((1, ("a", None))), is_common((1, frozenset())), is_common(float("nan"))
+    (True, False, False)
+    """
+    kind = key.__class__
+    if kind is tuple:
+        return level < _LEVELS_MAX and all(is_common(part, level + 1) for part in key)
+    return kind in _COMMON_KEYS and key == key
 
 
 def _reduce_in_order(
@@ -254,8 +268,9 @@ def _last_accumulators(
         try:
             key = mapped.key if mapped.__class__ is restored else key_of(mapped)
         except Exception:
-            key = None
-        if accumulator.__class__ is absent or key.__class__ not in COMMON_KEYS:
+            others.append(versions)
+            continue
+        if accumulator.__class__ is absent or not is_common(key):
             others.append(versions)
             continue
         found.append(versions)

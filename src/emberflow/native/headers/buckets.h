@@ -169,7 +169,7 @@ row_of(PyObject *type, PyObject *operation, PyObject *key, PyObject *place, PyOb
     PyObject *fields, *given, *hashed, *row;
     uint32_t hash;
 
-    if (!hash_of_common(key, &hash))
+    if (!hash_of_composite(key, &hash))
         Py_RETURN_NONE;
     fields = PyTuple_New(ROW_SIZE);
     if (fields == NULL)
@@ -252,7 +252,7 @@ note_packed(Looked *looked, PyObject *bucket, PyObject *key, long long time, lon
     uint32_t hash;
     int result;
 
-    if (!looked->packs || !hash_of_common(key, &hash))
+    if (!looked->packs || !hash_of_composite(key, &hash))
         return 0;
     result = pack_row(&looked->packed, time, front, hash, key, value);
     if (result > 0) {

@@ -1,4 +1,5 @@
-/* `hashing.key_hash` of the commonest keys: texts, ints of 64 bits, and short tuples of these. */
+/* `hashing.key_hash` of the commonest keys: texts, ints of 64 bits; and of other plain values, and tuples of such,
+ * whose encodings are short. */
 
 #ifndef EMBERFLOW_HASHING_H
 #define EMBERFLOW_HASHING_H
@@ -165,46 +166,162 @@ hash_of_common(PyObject *key, uint32_t *hash)
     return 0;
 }
 
-/* A part of a tuple takes a byte for its length, and below 255 bytes. */
-#define PART_BYTES_MAX 254
+/* Encodings of up to so many bytes are made on the stack, of tuples in tuples of so many levels. */
+#define ENCODED_BYTES 512
+#define LEVELS_MAX 8
 
-/* The same of tuples, too, of common parts that are short. */
+typedef struct {
+    unsigned char bytes[ENCODED_BYTES];
+    size_t length;
+} Encoding;
+
+/* Room for so many bytes more; NULL if there is not so much. */
+static inline unsigned char *
+room_in(Encoding *encoding, size_t bytes)
+{
+    unsigned char *begin = encoding->bytes + encoding->length;
+
+    if (bytes > sizeof encoding->bytes - encoding->length)
+        return NULL;
+    encoding->length += bytes;
+    return begin;
+}
+
+/* The next four add the encoding of a value: 1; 0 if Python has to do it. */
+
+static inline int
+encode_text_part(Encoding *encoding, PyObject *text)
+{
+    Py_ssize_t length, written;
+    size_t most;
+    unsigned char *at;
+
+#if PY_VERSION_HEX < 0x030C0000
+    if (PyUnicode_READY(text) < 0) {
+        PyErr_Clear();
+        return 0;
+    }
+#endif
+    length = PyUnicode_GET_LENGTH(text);
+    if (PyUnicode_IS_ASCII(text)) {
+        at = room_in(encoding, (size_t)length);
+        if (at != NULL)
+            memcpy(at, PyUnicode_1BYTE_DATA(text), (size_t)length);
+        return at != NULL;
+    }
+    if (length > ENCODED_BYTES)
+        return 0;
+    most = (size_t)length
+           * (PyUnicode_KIND(text) == PyUnicode_1BYTE_KIND   ? 2
+              : PyUnicode_KIND(text) == PyUnicode_2BYTE_KIND ? 3
+                                                             : 4);
+    at = room_in(encoding, most);
+    written = at == NULL ? -1 : encode_utf8(text, at);
+    if (written < 0)
+        return 0;
+    encoding->length -= most - (size_t)written;
+    return 1;
+}
+
+static inline int
+encode_int_part(Encoding *encoding, PyObject *number)
+{
+    unsigned char *at = room_in(encoding, INT_BYTES);
+    return at != NULL && encode_int(number, at);
+}
+
+/* A float that equals an int is encoded as that. What is no number equals nothing: Python refuses it. */
+static inline int
+encode_float_part(Encoding *encoding, PyObject *number)
+{
+    double value = PyFloat_AS_DOUBLE(number);
+    unsigned char *at;
+    uint64_t word;
+    int fits, i;
+
+    if (value != value)
+        return 0;
+    at = room_in(encoding, INT_BYTES);
+    if (at == NULL)
+        return 0;
+    fits = value >= -9223372036854775808.0 && value < 9223372036854775808.0;
+    if (fits && value == (double)(int64_t)value) {
+        word = (uint64_t)(int64_t)value;
+        at[0] = 0x81;
+    }
+    else if (fits || value - value != 0) { /* it has a fraction, or is infinite */
+        memcpy(&word, &value, sizeof word);
+        at[0] = 0x83;
+    }
+    else {
+        return 0;
+    }
+    for (i = INT_BYTES - 1; i > 0; i--, word >>= 8)
+        at[i] = (unsigned char)word;
+    return 1;
+}
+
+static inline int
+encode_plain(Encoding *encoding, PyObject *value, int level)
+{
+    unsigned char *at;
+    Py_ssize_t i;
+
+    if (PyUnicode_CheckExact(value))
+        return encode_text_part(encoding, value);
+    if (PyLong_CheckExact(value) || PyBool_Check(value))
+        return encode_int_part(encoding, value);
+    if (PyFloat_CheckExact(value))
+        return encode_float_part(encoding, value);
+    if (value == Py_None || PyBytes_CheckExact(value)) {
+        size_t length = value == Py_None ? 0 : (size_t)PyBytes_GET_SIZE(value);
+        at = length < ENCODED_BYTES ? room_in(encoding, 1 + length) : NULL;
+        if (at == NULL)
+            return 0;
+        at[0] = value == Py_None ? 0x80 : 0x84;
+        if (length)
+            memcpy(at + 1, PyBytes_AS_STRING(value), length);
+        return 1;
+    }
+    if (!PyTuple_CheckExact(value) || level == LEVELS_MAX)
+        return 0;
+    at = room_in(encoding, 1);
+    if (at == NULL)
+        return 0;
+    at[0] = 0x85;
+    for (i = 0; i < PyTuple_GET_SIZE(value); i++) {
+        size_t begin = encoding->length, length, byte;
+        if (room_in(encoding, 1) == NULL || !encode_plain(encoding, PyTuple_GET_ITEM(value, i), level + 1))
+            return 0;
+        length = encoding->length - begin - 1;
+        at = encoding->bytes + begin;
+        if (length < 255) {
+            at[0] = (unsigned char)length;
+            continue;
+        }
+        /* Its length takes nine bytes. */
+        if (room_in(encoding, 8) == NULL)
+            return 0;
+        memmove(at + 9, at + 1, length);
+        at[0] = 0xff;
+        for (byte = 8; byte > 0; byte--)
+            at[byte] = (unsigned char)(length >> 8 * (8 - byte));
+    }
+    return 1;
+}
+
+/* The same of floats, bytes, bools, None and tuples of plain values, too, in so far as their encoding is short. */
 static inline int
 hash_of_composite(PyObject *key, uint32_t *hash)
 {
-    unsigned char bytes[TEXT_BYTES], *at = bytes;
-    Py_ssize_t i;
+    Encoding encoding;
 
-    if (!PyTuple_CheckExact(key))
+    if (PyUnicode_CheckExact(key) || PyLong_CheckExact(key))
         return hash_of_common(key, hash);
-    *at++ = 0x85;
-    for (i = 0; i < PyTuple_GET_SIZE(key); i++) {
-        PyObject *part = PyTuple_GET_ITEM(key, i);
-        Py_ssize_t length;
-        if (PyUnicode_CheckExact(part)) {
-#if PY_VERSION_HEX < 0x030C0000
-            if (PyUnicode_READY(part) < 0) {
-                PyErr_Clear();
-                return 0;
-            }
-#endif
-            length = PyUnicode_GET_LENGTH(part);
-            if (!PyUnicode_IS_ASCII(part) || length > PART_BYTES_MAX || at + 1 + length > bytes + sizeof bytes)
-                return 0;
-            memcpy(at + 1, PyUnicode_1BYTE_DATA(part), (size_t)length);
-        }
-        else if (PyLong_CheckExact(part)) {
-            length = INT_BYTES;
-            if (at + 1 + length > bytes + sizeof bytes || !encode_int(part, at + 1))
-                return 0;
-        }
-        else {
-            return 0;
-        }
-        *at = (unsigned char)length;
-        at += 1 + length;
-    }
-    *hash = xxh32(bytes, (size_t)(at - bytes));
+    encoding.length = 0;
+    if (!encode_plain(&encoding, key, 0))
+        return 0;
+    *hash = xxh32(encoding.bytes, encoding.length);
     return 1;
 }
 

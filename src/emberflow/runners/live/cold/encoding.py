@@ -100,10 +100,10 @@ def _cold_places(
 
 
 def hashes_of(keys: list[Any]) -> list[int]:
-    """The hashes of keys. What is compiled knows those of ints and texts."""
+    """The hashes of keys. What is compiled knows those of plain values, and of tuples of such."""
     if native.loops is None:
         return list(map(key_hash, keys))
-    hashes = list(map(native.loops.hash_of_common, keys))
+    hashes = list(map(native.loops.hash_of_composite, keys))
     if None in hashes:
         hashes = [
             key_hash(key) if hashed is None else hashed
