@@ -1,20 +1,20 @@
 """Cuts that nobody feels: how long a cut of many changed keys takes, and what elements wait for meanwhile.
 
-    python bench/cuts.py [--keys 1000000] [--rounds 2]
+    python bench/cuts.py [--keys 1000000] [--pairs 12]
 
 *Many keys*: a running count on two workers, at half of the rate that it sustains in the same run. All keys come
 in turns, and between two cuts each comes at least once, so every cut holds all keys. Asked: 2 seconds at most,
 from the order to the committed manifest. Beside them is the latency of what was due while a cut was under way,
 and of what was due at other times.
 
-*Documents*: the inverted index, 50 documents of 250 words a second, without cuts and with cuts at several
-intervals. Asked: the 99th percentile at each interval is less than 10 ms above that without cuts.
+*Documents*: the inverted index, 50 documents of 250 words a second, with cuts at several intervals and without, in
+turns within one query; see `turns`. Asked: the 99th percentile at each interval is less than 10 ms above that without
+cuts.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 import tempfile
 import time
 from array import array
@@ -22,8 +22,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from exactly_once.steady import measured as measured_documents
-from live.latency import PERCENTS, RATE, percentiles, row
+import turns
 from live.session import spark_session
 from pyspark.sql import SparkSession
 from upgrade import BURST, Case, Outputs, Paced, count_case, counted, ended, sustained
@@ -31,13 +30,9 @@ from upgrade import BURST, Case, Outputs, Paced, count_case, counted, ended, sus
 from emberflow import sinks
 
 KEYS = 1_000_000
-ROUNDS = 2
 #: Cuts that count: the first one, behind the keys that came at once, does not.
 CUTS = 3
 RATE_MAX = 60_000
-INTERVALS_MS = (50, 500, 1_000)
-#: A document is due every 20 ms: so many have 10 latencies above the 99th percentile.
-DOCUMENTS = 20 * RATE
 _WAIT_SECONDS = 300.0
 
 
@@ -104,33 +99,17 @@ def shown(outputs: Outputs, spans: Iterable[tuple[float, float]]) -> str:
     return f" p50{half:>8.1f} ms, p99{most:>8.1f} ms, at most{ordered[-1]:>8.1f} ms"
 
 
-def documents(spark: SparkSession, count: int, rounds: int) -> None:
-    heads = "".join(f"{f'p{percent} ms':>10}" for percent in PERCENTS)
-    print(f"{f'{RATE} documents a second, medians of {rounds}':52}{heads}")
-    kinds = [None, *INTERVALS_MS]
-    found: dict[int | None, list[list[float]]] = {kind: [] for kind in kinds}
-    for _ in range(rounds):
-        for kind in kinds:
-            with tempfile.TemporaryDirectory() as folder:
-                options: dict[str, Any] = {}
-                if kind is not None:
-                    options["checkpointLocation"] = f"{folder}/checkpoint"
-                    options["checkpointInterval"] = kind
-                run = measured_documents(spark, count, Path(folder), options)
-            found[kind].append(percentiles(run.milliseconds))
-    for kind, figures in found.items():
-        label = "no cuts" if kind is None else f"cuts, {kind:,} ms between them"
-        row(f"  {label}", [statistics.median(column) for column in zip(*figures, strict=True)])
-
-
 def main(
-    keys: int = KEYS, rounds: int = ROUNDS, count: int = DOCUMENTS, parts: tuple[str, ...] = ()
+    keys: int = KEYS,
+    pairs: int = turns.PAIRS,
+    intervals_ms: tuple[int, ...] = turns.INTERVALS_MS,
+    parts: tuple[str, ...] = (),
 ) -> None:
     with spark_session() as spark:
         if "keys" in parts or not parts:
             many_keys(spark, keys)
         if "documents" in parts or not parts:
-            documents(spark, count, rounds)
+            turns.main(spark, intervals_ms, pairs)
 
 
 if __name__ == "__main__":
@@ -138,8 +117,9 @@ if __name__ == "__main__":
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--keys", type=int, default=KEYS)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--documents", type=int, default=DOCUMENTS)
+    parser.add_argument("--pairs", type=int, default=turns.PAIRS)
+    parser.add_argument("--interval", type=int, action="append", default=[])
     parser.add_argument("--only", choices=("keys", "documents"), action="append", default=[])
     given = parser.parse_args()
-    main(given.keys, given.rounds, given.documents, tuple(given.only))
+    intervals = tuple(given.interval) or turns.INTERVALS_MS
+    main(given.keys, given.pairs, intervals, tuple(given.only))

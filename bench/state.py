@@ -146,7 +146,7 @@ def main(parts: Sequence[str] = PARTS, *, quick: bool = False) -> None:
         import cuts
 
         if quick:
-            cuts.main(20_000, rounds=1, count=50)
+            cuts.main(20_000, pairs=1, intervals_ms=(500,))
         else:
             cuts.main()
     if "restore" in parts:

@@ -187,7 +187,8 @@ class CutCommitter:
         self._life = life
         self.strategy = strategy
         self._workers = workers
-        self._interval = interval_ms / 1_000
+        #: A cut begins so long after the one before, or later. It may be changed while cuts are made.
+        self.interval_seconds = interval_ms / 1_000
         self._keep = keep
         self._logged = dict(logged)
         self._retaining = dict(retaining or {})
@@ -264,7 +265,9 @@ class CutCommitter:
         """
         if self._order is not None or self._manifests.full():
             return None
-        if not now and time.monotonic() < max(self._begun_at + self._interval, self._rests_until):
+        if not now and time.monotonic() < max(
+            self._begun_at + self.interval_seconds, self._rests_until
+        ):
             return None
         moment = self.strategy.next_moment(minimal, self.moment, self._number + 1, now=now)
         return None if moment is None else self._begun(moment, share)
