@@ -13,6 +13,7 @@ import pytest
 
 from emberflow.checkpoint import CheckpointError, FencedError, Manifest
 from emberflow.checkpoint.cuts.store import CheckpointStore
+from emberflow.checkpoint.files import LocalLocation
 from tests.checkpoint.cases import KINDS, STORES, State, Workers, state_of
 
 DICE = random.Random(5)
@@ -153,6 +154,28 @@ def test_a_begin_that_crashed_is_no_life(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="has not returned"):
         store.commit(write(store, 2, 2))
     assert store.begin() == (3, first)
+
+
+def test_who_committed_cuts_does_not_read_them_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = CheckpointStore(tmp_path)
+    store.begin()
+    committed(store, 1, 1)
+    store.begin(after=1)
+    other = CheckpointStore(tmp_path)
+    cuts = [committed(other, 2, 2), *(committed(store, 2, number) for number in (3, 4, 5))]
+    read: list[str] = []
+    reading = LocalLocation.read
+    monkeypatch.setattr(
+        LocalLocation, "read", lambda self, path: (read.append(path), reading(self, path))[1]
+    )
+    store.prune(4, incarnation=2)
+    assert store.cuts(again=False) == cuts
+    assert {path for path in read if path.startswith("cuts/")} == {"cuts/0000000002-000002.json"}
+    store.prune(2, incarnation=2)
+    assert store.cuts(again=False) == store.cuts() == cuts[-2:]
+    assert all(state_of(store.rows(cut)) == state(cut.number) for cut in cuts[-2:])
 
 
 @pytest.mark.parametrize("kind", KINDS)

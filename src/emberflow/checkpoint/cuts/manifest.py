@@ -296,7 +296,32 @@ def _part(stored: dict[str, Any], name: str) -> PartInfo:
 
 
 def json_with_checksum(body: dict[str, Any]) -> bytes:
-    return json.dumps({**body, "checksum": _checksum(body)}, indent=1).encode()
+    """The body and a checksum of its canonical form, for people with a member a line.
+
+    >>> print(json_with_checksum({"number": 7, "parts": [{"rows": 1}, {"rows": 2}]}).decode())
+    {
+     "number": 7,
+     "parts": [
+      {"rows": 1},
+      {"rows": 2}
+     ],
+     "checksum": "be7c2b8d315a0b7e"
+    }
+    """
+    members = {**body, "checksum": _checksum(body)}.items()
+    return "{{\n{}\n}}".format(
+        ",\n".join(f" {_dumps(name)}: {_lines(value)}" for name, value in members)
+    ).encode()
+
+
+#: With an ``indent``, the encoder is not the one in C: it takes ten times as long, and every cut waits for it.
+_dumps = json.JSONEncoder().encode
+
+
+def _lines(value: Any) -> str:
+    if type(value) is not list or not any(type(each) is dict for each in value):
+        return _dumps(value)
+    return "[\n{}\n ]".format(",\n".join(f"  {_dumps(each)}" for each in value))
 
 
 def checked_json(data: bytes, name: str) -> dict[str, Any]:

@@ -218,6 +218,8 @@ class CheckpointStore:
         self._arguments = (os.fspath(location), filesystem, own_files)
         self._location = location_of(location, filesystem, own_files=own_files)
         self._known: dict[str, bytes] = {}
+        #: The cuts that were committed here and are not pruned yet, by path.
+        self._committed: dict[str, Manifest] = {}
 
     def __reduce__(self) -> Any:
         return _reopened, self._arguments
@@ -404,18 +406,24 @@ class CheckpointStore:
                 raise CheckpointError(
                     f"{self}: cut {manifest.number} comes after cut {newest}. Numbers go up."
                 )
-            self._write_once(f"cuts/{manifest.number:010d}-{manifest.incarnation:06d}.json", data)
+            path = f"cuts/{manifest.number:010d}-{manifest.incarnation:06d}.json"
+            self._write_once(path, data)
             if not self._location.is_local:  # there is no lock
                 self.check_incarnation(manifest.incarnation)
+            self._committed[path] = manifest
 
     # Reading
 
-    def cuts(self) -> list[Manifest]:
-        """The valid cuts whose manifests are readable, oldest first. It checks no other file."""
+    def cuts(self, *, again: bool = True) -> list[Manifest]:
+        """The valid cuts whose manifests are readable, oldest first. It checks no other file.
+
+        Without ``again``, the manifests that this store has committed are not read again.
+        """
+        read = self._manifest if again else self._remembered
         found = []
         for named in self._counting():
             try:
-                found.append(self._manifest(named))
+                found.append(read(named))
             except DamagedCutError as error:
                 self._warn(error)
         return found
@@ -668,6 +676,10 @@ class CheckpointStore:
             )
         return manifest
 
+    def _remembered(self, named: _Named) -> Manifest:
+        known = self._committed.get(named.path)
+        return self._manifest(named) if known is None else known
+
     def _newest(
         self, wanted: Callable[[Manifest], bool], check: Callable[[Manifest], None]
     ) -> Manifest | None:
@@ -722,12 +734,14 @@ class CheckpointStore:
             needed = set()
             for one in kept:
                 try:
-                    needed |= {part.path for part in self._manifest(one).parts}
+                    needed |= {part.path for part in self._remembered(one).parts}
                 except DamagedCutError as error:
                     # Its files are unknown, so remove none that it could need.
                     self._warn(error)
                     return []
             removed = [one.path for one in named if one not in kept]
+            for path in removed:
+                self._committed.pop(path, None)
             for name, path in parts:
                 match = _PART.match(name)
                 if match is None or path in needed:

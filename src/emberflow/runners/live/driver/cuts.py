@@ -480,7 +480,7 @@ class CutCommitter:
             return
         if not self._logged and not self._retaining:
             return
-        cuts = sorted(self._store.cuts(), key=lambda cut: cut.time)
+        cuts = sorted(self._store.cuts(again=False), key=lambda cut: cut.time)
         oldest, newest = cuts[0], cuts[-1]
         for front, partitions in self._logged.items():
             for partition in range(partitions):
