@@ -78,7 +78,6 @@ class Span(NamedTuple):
 class Pair(NamedTuple):
     """The latencies of both times of a pair, in milliseconds, in order; and the cuts a second."""
 
-    interval_ms: int
     with_cuts: list[float]
     without: list[float]
     rate: float
@@ -106,7 +105,10 @@ class Latencies:
         return sorted(late for due, late in self.of if span.begin <= due < span.end)
 
 
-def measured(spark: SparkSession, intervals_ms: tuple[int, ...], pairs: int) -> list[Pair]:
+def measured(
+    spark: SparkSession, intervals_ms: tuple[int, ...], pairs: int
+) -> Iterator[tuple[int, list[Pair]]]:
+    """The pairs of each interval, one interval behind the other."""
     latencies = Latencies()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -126,23 +128,23 @@ def measured(spark: SparkSession, intervals_ms: tuple[int, ...], pairs: int) -> 
             written.write_text(str(time.time() + 0.2))
             written.rename(folder / "begin")
             time.sleep(WARM_SECONDS)
-            spans = []
-            for number in range(pairs):
-                for interval_ms in intervals_ms:
+            for interval_ms in intervals_ms:
+                spans = []
+                for number in range(pairs):
                     order = [interval_ms, None] if number % 2 else [None, interval_ms]
                     spans.append([_span(query, interval_ms, each) for each in order])
-            time.sleep(1.0)  # the last documents
-            assert query.isActive, query.exception()
+                time.sleep(1.0)  # the last documents
+                yield interval_ms, [_pair(both, latencies) for both in spans]
         finally:
             query.stop()
-    found = []
-    for both in spans:
-        without, cut = sorted(both, key=lambda span: span.cuts)
-        assert cut.interval_ms is not None
-        assert without.cuts == 0 < cut.cuts, both
-        rate = cut.cuts / (cut.end - cut.begin)
-        found.append(Pair(cut.interval_ms, latencies.within(cut), latencies.within(without), rate))
-    return found
+
+
+def _pair(both: list[Span], latencies: Latencies) -> Pair:
+    without, cut = sorted(both, key=lambda span: span.cuts)
+    assert without.interval_ms is None, both
+    assert without.cuts == 0 < cut.cuts, both
+    rate = cut.cuts / (cut.end - cut.begin)
+    return Pair(latencies.within(cut), latencies.within(without), rate)
 
 
 def _span(query: Any, interval_ms: int, own_ms: int | None) -> Span:
@@ -180,9 +182,7 @@ def main(
         f"{'interval':>10}{'cuts/s':>8}{'p50 with':>10}{'without':>9}"
         f"{'p99 with':>10}{'without':>9}   p99 more with cuts: median (quartiles)"
     )
-    found = measured(spark, intervals_ms, pairs)
-    for interval_ms in intervals_ms:
-        own = [pair for pair in found if pair.interval_ms == interval_ms]
+    for interval_ms, own in measured(spark, intervals_ms, pairs):
         figures = [
             statistics.median(percentile(latencies, percent) for latencies in side)
             for percent in (50, 99)
