@@ -18,6 +18,7 @@ import emberflow as ef
 from emberflow.checkpoint import SCHEDULED, DamagedCutError, Manifest, compaction_due, removed
 from emberflow.checkpoint.cuts import tables
 from emberflow.checkpoint.cuts.lists import SavedLists, begins_with
+from emberflow.checkpoint.cuts.parts import writer as writer_module
 from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.checkpoint.errors import CheckpointError
 from emberflow.values.hashing import HASH_MAX, HASH_MIN, hash_ranges, key_hash
@@ -111,7 +112,7 @@ def test_a_chain_of_cuts_is_the_state_as_of_the_last(
 ) -> None:
     """Buckets change, vanish and return; cuts are abandoned; incarnations have different workers."""
     dice = random.Random(f"{kind} {seed}")
-    monkeypatch.setattr(tables, "_GROUP_ROWS_MAX", dice.choice([2, 7, 16_384]))
+    monkeypatch.setattr(writer_module, "_GROUP_ROWS_MAX", dice.choice([2, 7, 16_384]))
     store = STORES[kind](tmp_path)
     spread = dice.choice([0, 5])
     state: State = {}
@@ -258,7 +259,9 @@ def test_scheduled_items_of_all_parts_count_until_the_cut_has_passed_them(tmp_pa
 def test_a_part_is_read_by_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader of a small range reads few rows; a file of many runs is merged."""
     monkeypatch.setattr(
-        tables.PartWriter.__init__, "__kwdefaults__", {"run_bytes": 20_000, "group_bytes": 2_000}
+        writer_module.PartWriter.__init__,
+        "__kwdefaults__",
+        {"run_bytes": 20_000, "group_bytes": 2_000},
     )
     store = CheckpointStore(tmp_path)
     store.begin()

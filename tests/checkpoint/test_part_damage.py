@@ -12,8 +12,8 @@ import pytest
 
 from emberflow.checkpoint import DamagedCutError, Manifest, PartInfo
 from emberflow.checkpoint import files as files_module
-from emberflow.checkpoint.cuts import tables
 from emberflow.checkpoint.cuts.part_file import PartFile
+from emberflow.checkpoint.cuts.parts import writer as writer_module
 from emberflow.checkpoint.cuts.scan import Wanted
 from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.checkpoint.files import Written
@@ -26,7 +26,7 @@ BLOCK = 512
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "_GROUP_ROWS_MAX", 20)
+    monkeypatch.setattr(writer_module, "_GROUP_ROWS_MAX", 20)
     monkeypatch.setattr(files_module, "BLOCK_BYTES", BLOCK)
 
 

@@ -15,9 +15,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from emberflow import native
-from emberflow.checkpoint.cuts import packed, tables
 from emberflow.checkpoint.cuts import rows as rows_module
+from emberflow.checkpoint.cuts import tables
 from emberflow.checkpoint.cuts.lists import PROTOCOL, SavedLists
+from emberflow.checkpoint.cuts.parts import packed
+from emberflow.checkpoint.cuts.parts import writer as writer_module
 from emberflow.checkpoint.ranges import Ranges
 from emberflow.engine.cuts.cut import Row, Scheduled
 from emberflow.engine.cuts.packed import HEAD, PackedRows
@@ -70,13 +72,16 @@ def record(row: Any) -> bytes:
 
 def written(rows: list[Any], *, compiled: bool) -> list[dict[str, Any]]:
     file = io.BytesIO()
-    kept, tables.row_buffers = tables.row_buffers, row_buffers if compiled else lambda rows: None
+    kept, writer_module.row_buffers = (
+        writer_module.row_buffers,
+        row_buffers if compiled else lambda rows: None,
+    )
     try:
-        writer = tables.PartWriter(file, SavedLists())
+        writer = writer_module.PartWriter(file, SavedLists())
         writer.add(rows)
         summary = writer.finish()
     finally:
-        tables.row_buffers = kept
+        writer_module.row_buffers = kept
     assert summary.rows == len(rows)
     found: list[dict[str, Any]] = pq.read_table(file).to_pylist()
     return found
@@ -146,7 +151,7 @@ def test_packed_rows_are_written_beside_others(
         lists.restored("sum", 0, 1, [PersistentList([1])])
         lists.begin(2, 1)
     file = io.BytesIO()
-    writer = tables.PartWriter(file, lists, run_bytes=run_bytes, group_bytes=run_bytes)
+    writer = writer_module.PartWriter(file, lists, run_bytes=run_bytes, group_bytes=run_bytes)
     for chunk, packed_too in zip(rows, packs, strict=True):
         for row in chunk:
             writer.add(PackedRows(row[0], record(row), 1) if packed_too else [row])
@@ -204,14 +209,14 @@ def test_a_row_is_defined_once() -> None:
 
 WRITES_AND_READS = """
 import io, sys
-from emberflow.checkpoint.cuts import tables
 from emberflow.checkpoint.cuts.lists import SavedLists
+from emberflow.checkpoint.cuts.parts.writer import PartWriter
 from emberflow.engine.cuts.cut import Row
 
 kinds = ([1, 2], ["a", None], [frozenset("a"), frozenset("b")])
 for payloads in kinds:
     file = io.BytesIO()
-    writer = tables.PartWriter(file, SavedLists())
+    writer = PartWriter(file, SavedLists())
     writer.add([Row("count", n, n, (n, 0, 7), payload) for n, payload in enumerate(payloads)])
     writer.add([Row("count", 9, 9, (), None)])
     assert writer.finish().rows == 3

@@ -11,7 +11,7 @@ import pytest
 
 import emberflow as ef
 from emberflow.checkpoint import DamagedCutError, Manifest
-from emberflow.checkpoint.cuts import tables
+from emberflow.checkpoint.cuts.parts import writer as writer_module
 from emberflow.checkpoint.cuts.scan import Counted, KeyTest, Wanted, split
 from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.values.hashing import HASH_MAX, HASH_MIN, key_hash
@@ -46,9 +46,9 @@ def test_a_scan_agrees_with_a_restore_on_any_chain(
 ) -> None:
     """Buckets change, vanish, return, grow lists and share hashes; runs and row groups are small."""
     dice = random.Random(f"scan {kind} {seed}")
-    monkeypatch.setattr(tables, "_GROUP_ROWS_MAX", dice.choice([1, 2, 7, 16_384]))
+    monkeypatch.setattr(writer_module, "_GROUP_ROWS_MAX", dice.choice([1, 2, 7, 16_384]))
     monkeypatch.setattr(
-        tables.PartWriter.__init__,
+        writer_module.PartWriter.__init__,
         "__kwdefaults__",
         {"run_bytes": dice.choice([200, 64 << 20]), "group_bytes": 2 << 20},
     )
@@ -107,7 +107,7 @@ def test_a_scan_agrees_with_a_restore_on_any_chain(
 
 
 def test_what_is_not_wanted_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "_GROUP_ROWS_MAX", 100)
+    monkeypatch.setattr(writer_module, "_GROUP_ROWS_MAX", 100)
     store = CheckpointStore(tmp_path)
     store.begin()
     state: State = {

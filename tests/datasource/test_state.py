@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader
 
 import emberflow as ef
 from emberflow.checkpoint import CheckpointError, Manifest
-from emberflow.checkpoint.cuts import tables
+from emberflow.checkpoint.cuts.parts import writer as writer_module
 from emberflow.checkpoint.cuts.scan import Counted
 from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.datasource import stored
@@ -343,7 +343,7 @@ KEY = ("key",)
 def test_a_filter_on_the_key_skips_what_it_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables, "_GROUP_ROWS_MAX", 100)
+    monkeypatch.setattr(writer_module, "_GROUP_ROWS_MAX", 100)
     monkeypatch.setattr(stored, "_ROWS_A_PIECE", 1000)
     values = {f"k{n}": n for n in range(10_000)}
     first = write(tmp_path, values)
@@ -440,7 +440,7 @@ def test_equality_of_each_type_that_is_taken(
 def test_parts_of_a_key_are_filtered_and_all_together_find_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables, "_GROUP_ROWS_MAX", 10)
+    monkeypatch.setattr(writer_module, "_GROUP_ROWS_MAX", 10)
     classes: dict[str, Any] = {"tuple": lambda *parts: parts, "named": Pair, "dataclass": Place}
     for name, make in classes.items():
         location = tmp_path / name

@@ -14,9 +14,9 @@ import pytest
 
 import emberflow as ef
 from emberflow.checkpoint import Row
-from emberflow.checkpoint.cuts import tables
 from emberflow.checkpoint.cuts.lists import SavedLists
 from emberflow.checkpoint.cuts.manifest import Manifest
+from emberflow.checkpoint.cuts.parts import writer as writer_module
 from emberflow.checkpoint.cuts.rows import PackedRows
 from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.checkpoint.errors import DamagedCutError
@@ -98,7 +98,7 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     spread = random.choice((0, 0, 40))
     sizes = random.choice(((2_000, 500), (64 << 20, 2 << 20), (64 << 20, 300)))
     monkeypatch.setattr(
-        tables.PartWriter.__init__,
+        writer_module.PartWriter.__init__,
         "__kwdefaults__",
         {"run_bytes": sizes[0], "group_bytes": sizes[1], "pause": lambda: None},
     )
@@ -356,7 +356,9 @@ def test_what_is_on_disk_is_copied_to_a_cut_and_not_encoded_again(
         return made
 
     for name in ("_add_packed", "_compiled_columns", "_plain_columns", "_columns"):
-        monkeypatch.setattr(tables.PartWriter, name, counting_of(getattr(tables.PartWriter, name)))
+        monkeypatch.setattr(
+            writer_module.PartWriter, name, counting_of(getattr(writer_module.PartWriter, name))
+        )
     flow = ef.Flow("counting")
     flow.front("in").key_by(lambda key: key).count(name="count").sink("out")
     layout, folder = Layout(flow.graph()), str(tmp_path / "cold")

@@ -138,7 +138,7 @@ row_buffers(PyObject *module, PyObject *rows)
 #include "headers/cold.h"
 
 /* Packed rows (`engine.cuts.packed`) as columns. Both of these let other threads have the interpreter meanwhile: they
- * read nothing but bytes. The twins are in `checkpoint.cuts.packed`. */
+ * read nothing but bytes. The twins are in `checkpoint.cuts.parts.packed`. */
 
 typedef struct {
     PyObject *held; /* the chunks, as a tuple */
@@ -422,7 +422,7 @@ static PyModuleDef_Slot slots[] = {
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "emberflow.native._rows",
-    .m_doc = "See emberflow.checkpoint.cuts.tables.",
+    .m_doc = "See emberflow.checkpoint.cuts.parts.",
     .m_size = sizeof(Known),
     .m_methods = methods,
     .m_slots = slots,

@@ -57,11 +57,11 @@ from emberflow.checkpoint.cuts.columns import ColumnRun, opened_columns
 from emberflow.checkpoint.cuts.lists import SavedLists
 from emberflow.checkpoint.cuts.manifest import Manifest, PartInfo, checked_json, json_with_checksum
 from emberflow.checkpoint.cuts.part_file import PartFile
+from emberflow.checkpoint.cuts.parts.writer import PartWriter
 from emberflow.checkpoint.cuts.rows import BUCKET, SCHEDULED, Chunk, Row
 from emberflow.checkpoint.cuts.scan import ColumnPage, Counted, KeyTest, Wanted, scan
 from emberflow.checkpoint.cuts.tables import (
     NewestBucket,
-    PartWriter,
     Source,
     merged,
     newer_buckets,

@@ -7,7 +7,7 @@ A *block* is some rows behind each other, in five arrays::
     ends             64 bits    where its record ends
     records                     the pickle of the key, and that of the payload behind it
 
-These are the pickles that a cut has of a row (`checkpoint.cuts.tables`), so rows go from cuts to blocks
+These are the pickles that a cut has of a row (`checkpoint.cuts.parts`), so rows go from cuts to blocks
 without anybody who decodes them. A *run* is rows sorted by the hash of the key: the hashes, for searches,
 and one block or several. A run never changes. Whether a row was taken is a byte beside the run, in
 memory. So to take a row costs a search and no write, and who reads all rows keeps these bytes as they were and

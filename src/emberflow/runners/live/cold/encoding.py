@@ -1,7 +1,7 @@
 """Rows to the columns of a block and back, compiled in C (`native`).
 
 What is guaranteed: both give the same columns to the byte, and the same rows. What is compiled takes plain values
-(`checkpoint.cuts.tables`), and leaves the others to the twin.
+(`checkpoint.cuts.parts`), and leaves the others to the twin.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""How a part of a cut is written."""
