@@ -319,6 +319,20 @@ def test_the_format_is_one_that_others_read(tmp_path: Path) -> None:
     assert (part.rows, part.low, part.high) == (2, -9, 5)
 
 
+@pytest.mark.parametrize("count", [1, 200, 5_000])
+def test_small_parts_are_not_compressed_and_large_ones_are(tmp_path: Path, count: int) -> None:
+    store = CheckpointStore(tmp_path)
+    store.begin()
+    state: State = {("last", key): [((key, 0), "x" * 20)] for key in range(count)}
+    part = store.write_part(1, 0, [rows_of(state)], incarnation=1)
+    assert part
+    group = pq.ParquetFile(tmp_path / part.path).metadata.row_group(0)
+    kinds = {group.column(column).compression for column in range(group.num_columns)}
+    assert kinds == {"ZSTD" if count == 5_000 else "UNCOMPRESSED"}
+    cut = Manifest.of(graph(), number=1, incarnation=1, time=(count, 0), parts=[part])
+    assert state_of(store.rows(cut)) == state
+
+
 def test_a_payload_that_cannot_be_pickled_names_the_step(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     store.begin()

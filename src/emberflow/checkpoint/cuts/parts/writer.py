@@ -33,6 +33,9 @@ _RUN_BYTES = 64 << 20
 _GROUP_BYTES = 2 << 20
 _GROUP_ROWS_MAX = 16_384
 _FILE_BUFFER_BYTES = 1 << 20
+#: A part of so many bytes is not compressed: the compressor of each column would take as long as all
+#: else, again and again, where cuts are small and follow each other closely.
+_SMALL_BYTES = 64 << 10
 #: Row groups of packed rows that are written in one go: that takes some 20 ms, for nearly all of which the
 #: interpreter is free.
 _GROUPS_AT_ONCE = 4
@@ -103,14 +106,8 @@ class PartWriter:
         # Arrow writes dozens of times for a row group. Each time it would wait for the interpreter.
         self._target = _Target(file)
         self._file = pa.BufferedOutputStream(pa.PythonFile(self._target, "w"), _FILE_BUFFER_BYTES)
-        self._writer = pq.ParquetWriter(
-            self._file,
-            SCHEMA,
-            compression="zstd",
-            use_dictionary=["operation"],
-            write_statistics=["operation", "key_hash", "time"],
-            write_page_checksum=True,
-        )
+        #: From the first run on.
+        self._writer: pq.ParquetWriter | None = None
         self._pickler = PayloadPickler()
         self._batches: list[pa.RecordBatch] = []
         self._batched_bytes = 0
@@ -124,6 +121,19 @@ class PartWriter:
         self._key: Any = None
         self._key_data = b""
         self._follows: int | None = None
+
+    def _opened(self) -> pq.ParquetWriter:
+        if self._writer is None:
+            is_small = self._batched_bytes + self._packed_bytes <= _SMALL_BYTES
+            self._writer = pq.ParquetWriter(
+                self._file,
+                SCHEMA,
+                compression="none" if is_small else "zstd",
+                use_dictionary=["operation"],
+                write_statistics=["operation", "key_hash", "time"],
+                write_page_checksum=True,
+            )
+        return self._writer
 
     def add(self, chunk: Chunk) -> None:
         if not chunk:
@@ -161,6 +171,7 @@ class PartWriter:
 
     def _write_packed(self) -> None:
         """Write a run of the packed rows of each step. Each row is a bucket."""
+        writer = self._opened()
         packed, self._packed, self._packed_bytes = self._packed, {}, 0
         for operation, chunks in packed.items():
             data = [chunk.data for chunk in chunks]
@@ -175,7 +186,7 @@ class PartWriter:
                 columns = _of_buffers(operation, buffers, _no_child_ids(end - begin))
                 batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
                 self._count(batch)
-                self._writer.write_table(pa.Table.from_batches([batch]), row_group_size=each)
+                writer.write_table(pa.Table.from_batches([batch]), row_group_size=each)
             self._runs.append(-(-rows // each))
 
     def _rows_of_a_group(self, rows: int, data_bytes: int) -> int:
@@ -276,8 +287,9 @@ class PartWriter:
             self._write_run()
         if self._packed:
             self._write_packed()
-        self._writer.add_key_value_metadata({RUNS: ",".join(map(str, self._runs)).encode()})
-        self._writer.close()
+        writer = self._opened()
+        writer.add_key_value_metadata({RUNS: ",".join(map(str, self._runs)).encode()})
+        writer.close()
         self._file.detach()  # the file itself is the caller's to close
         return Summary(self._rows, self._low, self._high)
 
@@ -286,7 +298,8 @@ class PartWriter:
         # Arrow has bytes left to write, and the file may be closed or full.
         self._target.is_abandoned = True
         with suppress(Exception):
-            self._writer.close()
+            if self._writer is not None:
+                self._writer.close()
         with suppress(Exception):
             self._file.detach()
 
@@ -319,6 +332,7 @@ class PartWriter:
             raise _unpicklable("payload", row[0], row[2], row[4], error) from error
 
     def _write_run(self) -> None:
+        writer = self._opened()
         # In one piece each: otherwise each `take` would make one of all of them.
         table = pa.Table.from_batches(self._batches).combine_chunks()
         self._batches = []
@@ -328,7 +342,7 @@ class PartWriter:
         groups = 0
         for start in range(0, rows, each):
             self._pause()
-            self._writer.write_table(table.take(order.slice(start, each)), row_group_size=each)
+            writer.write_table(table.take(order.slice(start, each)), row_group_size=each)
             groups += 1
         self._pause()
         self._runs.append(groups)
