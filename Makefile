@@ -64,7 +64,7 @@ soak: setup ## all tests with all their seeds, then many more seeds and kills: m
 	@scripts/ensure-chromium
 	EMBERFLOW_SOAK=1 $(ON_JAVA) $(BIN)/python -m pytest $(PYTEST_ARGS)
 	for drawn in "" --crashes --transactions "--transactions --crashes" --queries "--queries --crashes" \
-	    --histories "--histories --crashes" --keys "--keys --crashes" --versions --moves --standby --batch; do \
+	    --histories "--histories --crashes" --keys "--keys --crashes" --versions --moves --standby --cold --batch; do \
 	  $(BIN)/python -m tests.simulation.soak --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0) $$drawn || exit 1; \
 	done
 	for round in $$(seq 1 $(or $(CONTRACT),3)); do \

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
@@ -24,13 +25,17 @@ from emberflow.engine.layout import Layout
 from emberflow.engine.messages import BEFORE_ALL, Moment
 from emberflow.engine.progress.acker import Acker
 from emberflow.engine.worker.worker import Worker
+from emberflow.graph.versions import carry_plan
 from emberflow.runners.live.cold import ahead as ahead_module
 from emberflow.runners.live.cold import blocks as blocks_module
 from emberflow.runners.live.cold import runs as runs_module
 from emberflow.runners.live.cold.ahead import CopiedAhead
 from emberflow.runners.live.cold.runs import SortedRuns
+from emberflow.runners.live.wire.plan import Plan
 from emberflow.runners.live.worker.cut_writer import CutOrder, CutWriter
+from emberflow.runners.live.worker.cuts import CutsByTime
 from emberflow.values.hashing import ALL_HASHES, HashRange, hash_ranges
+from emberflow.values.owners import equal_owners
 from emberflow.values.persistent import PersistentList
 from tests.checkpoint.cases import State, Workers, graph, hash_of
 from tests.effort import few
@@ -337,6 +342,57 @@ def cut_of(worker: Worker, store: CheckpointStore, number: int, moment: Moment) 
     )
     store.commit(cut)
     return cut
+
+
+def test_a_new_version_leaves_the_keys_of_unchanged_steps_in_files(tmp_path: Path) -> None:
+    """Their state is what it is when all of it is read: renamed, without what has expired for the old version."""
+
+    def versioned(name: str, lives: int, total: Callable[[int, int], int]) -> ef.Flow:
+        flow = ef.Flow("versioned")
+        keyed = flow.front("in").key_by(lambda n: n % 500)
+        keyed.count(name=name).sink("counts")
+        keyed.fold(initial=0, combine=total, name="totals", expire_after=lives).sink("totals")
+        keyed.window(ef.Session(600), emit="close").count(name="sessions").sink("sessions")
+        keyed.fold(initial=0, combine=total, name="migrated").sink("migrated")
+        return flow
+
+    store = CheckpointStore(tmp_path / "checkpoint")
+    store.begin()
+    before = Layout(versioned("old", 300, lambda total, n: total + n).graph())
+    worker, acker = Worker(before, 0, 1), Acker(workers=1, fronts=[0])
+    elements = [((at, 0), at * 7) for at in range(1_000)]
+    effects = worker.enter(before.graph.fronts["in"].id, elements, {0: (1_000, 0)})
+    while effects.ack:
+        effects = worker.progress(acker.receive(effects.ack))
+    first = cut_of(worker, store, 1, (1_000, 0))
+    incarnation = store.incarnation()
+    cut = Manifest.of(
+        before.graph, number=2, incarnation=incarnation, time=(1_200, 0), parts=[], base=first
+    )
+    store.commit(cut)  # nothing has changed since the first one, but for what has expired
+    graph = versioned("new", 900, lambda total, n: total - n).graph()
+    carry = {"new": "old", "migrated": ef.Migrate("migrated", lambda key, total: -total)}
+    plan = Plan(
+        graph, 1, 2, None, "", {}, equal_owners(1), {}, 100, 100,  # type: ignore[arg-type]
+        carried=carry_plan(cut.steps, graph, carry),
+    )  # fmt: skip
+    restored, cold_keys = [], []
+    for state_memory in (None, 400):
+        cuts = CutsByTime(plan._replace(state_memory=state_memory), 0, {})
+        cuts.engine.keep_cold(partial(SortedRuns, str(tmp_path / "cold")))
+        for _ in cuts.restored(store, cut, SavedLists()):
+            pass
+        machines = cuts.engine.machines.stateful.values()
+        cold_keys.append(
+            {machine.operation.split("/")[0]: machine.cold_keys for machine in machines}
+        )
+        rows = [row for machine in machines for row in machine.rows_at(cut.time)]
+        restored.append(sorted(rows, key=repr))
+        cuts.engine.close_cold()
+    assert cold_keys[0] == {"new": 0, "totals": 0, "sessions": 0, "migrated": 0}
+    assert cold_keys[1] == {"new": 500, "totals": 299, "sessions": 500, "migrated": 0}
+    assert restored[0] == restored[1]
+    assert Counter(row.operation.split("/")[0] for row in restored[0])["totals"] == 99
 
 
 def test_what_is_on_disk_is_copied_to_a_cut_and_not_encoded_again(

@@ -6,9 +6,10 @@ states, with ``--histories`` from list-append transactions whose isolation is ju
 ``--versions`` from versions that follow one another, always with crashes; with ``--moves`` slices
 move between workers, mostly with crashes; with ``--keys`` paths may keep their key up to a sink, so that
 ranges of keys do not wait for each other; with ``--standby`` other drivers take over from those that fail,
-which may come back. ``--batch``
-runs all kinds through the passes of a batch, without Spark and without crashes. ``--traces`` prints
-the digest of each run instead, to be compared between processes.
+which may come back; with ``--cold`` flows have little else than keys that go out of memory and come back, in
+windows, joins and lists too, always with crashes. ``--batch`` runs all kinds through the passes of a batch,
+without Spark and without crashes. ``--traces`` prints the digest of each run instead, to be compared between
+processes.
 
 For every seed that fails it prints the options and the command that reproduces it; then the exit
 code is 1.
@@ -30,6 +31,7 @@ from tests.simulation.cases import Case, WrongError, judged
 from tests.simulation.crash_cases import CrashCase, judged_with_crashes
 from tests.simulation.keyed import keyed_case, keyed_crash_case
 from tests.simulation.queried import judged_with_queries
+from tests.simulation.test_cold import case_of as cold_case
 from tests.simulation.transactional import (
     TransactionCase,
     judged_with_crashes_and_cuts,
@@ -56,6 +58,8 @@ def judge(seed: int, drawn: str, crashes: bool) -> None:
         judged_with_crashes_and_cuts(transactions_with_moves(seed))
     elif drawn == "moves" and seed % 4 == 1:
         judged_with_crashes(CrashCase.ticking(seed))
+    elif drawn == "cold":
+        judged_with_crashes(cold_case(seed))
     elif drawn == "standby":
         judged_with_crashes(CrashCase.standing_by(seed))
     elif drawn == "moves":
@@ -107,6 +111,7 @@ def main() -> int:
         ("keys", "paths that keep their key, or lose it"),
         ("moves", "slices that move between workers, some of which come or leave"),
         ("standby", "the same, with drivers that stand by and others that come back"),
+        ("cold", "keys that go out of memory and come back, with crashes"),
         ("batch", "in batch, with transactions and without"),
     ):
         drawn.add_argument(f"--{kind}", action="store_const", dest="drawn", const=kind, help=what)

@@ -12,15 +12,17 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from itertools import count
 from random import Random
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
 import emberflow as ef
 from emberflow.engine.cuts.cut import KeptRows, Row
 from emberflow.engine.machines.cold import Cooling, RowsInMemory
+from emberflow.engine.machines.ticking import TickingMachine
 from emberflow.engine.messages import AFTER_ALL, Moment
 from emberflow.runners.simulation.judges import Evictions
+from emberflow.values.item import FlatItem
 from tests.effort import blocks
 from tests.simulation.cases import Case
 from tests.simulation.crash_cases import CrashCase, judged_with_crashes, wrong
@@ -33,8 +35,9 @@ WRONG = (
 )
 
 
-def cold_flow(random: Random) -> tuple[ef.Flow, Elements]:
-    """A fold whose keys may expire, a count, and for some seeds a state of transactions."""
+def cold_flow(random: Random, kept: Random) -> tuple[ef.Flow, Elements]:
+    """A fold whose keys may expire, a count, and for some seeds a state of transactions, and what keeps more than a
+    value for a key: windows, with and without ticks, joins, lists that grow."""
     flow = ef.Flow("cold")
     numbers = flow.front("one")
     keys = random.choice((4, 12, 30))
@@ -44,6 +47,8 @@ def cold_flow(random: Random) -> tuple[ef.Flow, Elements]:
         expire_after=random.choice((None, 30, 90)),
     ).key_by(lambda total: total).sink("folded", partitions=2)
     numbers.key_by(lambda n: f"key {n % 7}").count().sink("counts")
+    for number, keeping in enumerate(kept.sample(KEEPING, kept.choice((0, 0, 1, 3)))):
+        keeping(numbers, keys, kept).sink(f"kept {number}")
     elements: Elements = {"one": elements_of(random)}
     if random.random() < 0.5:
         balances = flow.state("balances", default=5)
@@ -56,6 +61,65 @@ def cold_flow(random: Random) -> tuple[ef.Flow, Elements]:
     return flow, elements
 
 
+Numbers: TypeAlias = ef.Stream[int]
+
+
+def closed_windows(numbers: Numbers, keys: int, random: Random) -> ef.Stream[Any]:
+    spec = random.choice((ef.Tumbling(20), ef.Sliding(30, 10), ef.Session(8), ef.Cumulate(5, 20)))
+    return numbers.key_by(lambda n: n % keys).window(spec, emit="close").count()
+
+
+def windows(numbers: Numbers, keys: int, random: Random) -> ef.Stream[Any]:
+    spec = random.choice((ef.Tumbling(20), ef.Session(8), ef.CountWindow(3)))
+    return numbers.key_by(lambda n: n % keys).window(spec, emit="update").collect()
+
+
+def joined(numbers: Numbers, keys: int, random: Random) -> ef.Stream[Any]:
+    how: Any = random.choice(("inner", "left", "outer"))
+    odd, even = (numbers.filter(lambda n, rest=rest: n % 2 == rest) for rest in (0, 1))
+    return odd.key_by(lambda n: n // 2 % keys).join(
+        even.key_by(lambda n: n // 2 % keys), how=how, within=random.choice((5, 30))
+    )
+
+
+def enriched(numbers: Numbers, keys: int, random: Random) -> ef.Stream[Any]:
+    table = numbers.filter(lambda n: n % 3 == 0).key_by(lambda n: n % keys)
+    return numbers.key_by(lambda n: n % keys).join_latest(table)
+
+
+def changes(numbers: Numbers, keys: int, random: Random) -> ef.Stream[Any]:
+    table = numbers.key_by(lambda n: n % keys).max().key_by(lambda pair: pair[0]).changes()
+    return table.group_by(lambda pair: pair[1] % 3).count().as_stream()
+
+
+def lists(numbers: Numbers, keys: int, random: Random) -> ef.Stream[Any]:
+    return numbers.key_by(lambda n: n % keys).fold(
+        initial=ef.PersistentList(), combine=lambda known, n: known.append(n)
+    )
+
+
+def last_rows(numbers: Numbers, keys: int, random: Random) -> ef.Stream[Any]:
+    over = random.choice(({"rows": 3}, {"last": 25}))
+    return numbers.key_by(lambda n: n % keys).over(**over).sum()
+
+
+def seen(numbers: Numbers, keys: int, random: Random) -> ef.Stream[Any]:
+    return numbers.key_by(lambda n: n % keys).distinct(ttl=random.choice((10, 60)))
+
+
+KEEPING = (
+    closed_windows,
+    closed_windows,
+    windows,
+    joined,
+    enriched,
+    changes,
+    lists,
+    last_rows,
+    seen,
+)
+
+
 def elements_of(random: Random) -> list[ef.At[int]]:
     times = sorted(random.sample(range(200), 50))
     return [ef.At(time, random.randrange(1_000)) for time in times]
@@ -63,7 +127,7 @@ def elements_of(random: Random) -> list[ef.At[int]]:
 
 def case_of(seed: int) -> CrashCase:
     random = Random(f"cold {seed}")
-    flow, elements = cold_flow(random)
+    flow, elements = cold_flow(random, Random(f"kept {seed}"))
     drawn = Case.of(seed)
     made = replace(drawn, name=flow.name, graph=flow.graph(), elements=elements)
     case = CrashCase.from_case(made, seed).with_faults(cut_ticks=random.choice((1, 10, 100)))
@@ -159,6 +223,14 @@ def bring_back_what_was_there_before(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(RowsInMemory, "take", RowsInMemory.find)
     patch.setattr(RowsInMemory, "put", put)
+
+
+@breaks
+def let_due_ticks_fetch_nothing(patch: pytest.MonkeyPatch) -> None:
+    def fetch(self: TickingMachine, items: list[FlatItem]) -> None:
+        Cooling.fetch(self, [item for item in items if not item[2][2][1]])
+
+    patch.setattr(TickingMachine, "fetch", fetch)
 
 
 @breaks

@@ -252,6 +252,18 @@ def ticks_of_keys_that_come_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @breaks
+def ticks_of_keys_that_stay_cold_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    true = StateAhead.hand_over
+
+    def hand_over(ahead: StateAhead, *given: Any) -> None:
+        for step in ahead._machines.keys() - ahead.steps:
+            del ahead._machines[step]
+        true(ahead, *given)
+
+    monkeypatch.setattr(StateAhead, "hand_over", hand_over)
+
+
+@breaks
 def ticks_of_keys_that_come_are_in_no_later_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PendingTicks, "take_in", lambda pending, other: None)
 

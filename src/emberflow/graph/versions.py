@@ -166,6 +166,15 @@ class CarryPlan:
             scheduling_front(new) for each in self.backfills for new in each.timers.values()
         )
 
+    @property
+    def unchanged(self) -> dict[str, str]:
+        """By name of an operation of the old version: the one of the new version that has its rows as they are."""
+        return {
+            old: carried.new
+            for old, carried in self.carried.items()
+            if carried.migrate is None and carried.kept is None and old not in self.dropped
+        }
+
     def check_place(self, operation: str, place: Sequence[int]) -> None:
         """Raises `CarryError` if an item that goes on may have the place of one of a backfill."""
         if place[1] in self._fronts:

@@ -11,7 +11,8 @@ the store, never in both.
 **Fetching.** Before a machine processes a batch, it asks the store for all keys of the batch that are not
 in memory, in one call (`Cooling.fetch`). Where a node is patient, or a region runs in slices, a batch is all
 that waited there. A region that runs item by item asks once for all that waits (`Cooling.fetch_ahead`), and
-then again only for what its items cause. A machine that has evicted nothing asks for nothing.
+then again only for what its items cause. A machine with ticks asks for the keys of those that are due, too.
+A machine that has evicted nothing asks for nothing.
 
 **Evicting.** A bucket may go if
 
@@ -27,9 +28,9 @@ when its key was touched, so items in order pay nothing for it.
 **Restoring.** A row of a cut at T is final, and the cut has it: both conditions hold, and what comes later
 is at or above T. So a restore need not make a bucket of it. The runner may put the row into the store of
 its machine (`Worker.cold_stores`), where it is as if it had been evicted: it becomes a bucket when it is
-touched. No timer and no other work belongs to a bucket of such a machine (windows, which have timers, stay
-in memory), and what has expired by T is told to the store. Which rows are left cold, all, none or some of
-them, changes nothing. But each row has to be either in the store or a bucket: who forgets one has begun its
+touched. No timer and no other work belongs to a bucket: the ticks of a window are with its key, and not in
+its bucket (`ticking`). What has expired by T is told to the store. Which rows are left cold, all, none or
+some of them, changes nothing. But each row has to be either in the store or a bucket: who forgets one has begun its
 key anew.
 
 **Cuts that hold everything** hold the rows of all cold keys, too: those that are in the store when the
@@ -164,10 +165,9 @@ class _Kept(list[Row]):
 
 
 class Cooling(Trimmed[B]):
-    """A machine whose buckets can be cold, if it ``may_cool``."""
+    """A machine whose buckets can be cold."""
 
     buckets: dict[Any, B]
-    may_cool = True
     #: None if the machine keeps all its buckets in memory.
     cold: ColdRows | None = None
     #: The moment of the last cut that is committed, of which all rows can be read again; None if there is
@@ -182,7 +182,7 @@ class Cooling(Trimmed[B]):
 
     def keep_cold(self, stores: ColdStores) -> None:
         """Let this machine evict buckets."""
-        if self.may_cool and self.kept and self.cold is None:
+        if self.kept and self.cold is None:
             self.cold = stores()
 
     @property

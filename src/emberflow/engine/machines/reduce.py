@@ -116,7 +116,6 @@ class ReduceMachine(Cooling[ReduceBucket]):
     ) -> None:
         super().__init__(graph.nodes[reduction.group].name, kept=1)
         self._diverts = diverts
-        self.may_cool = keyed
         self.buckets: dict[Any, ReduceBucket] = {}
         self.replays = 0
         #: Up to which moments versions are those of earlier versions of the flow, and their key functions.

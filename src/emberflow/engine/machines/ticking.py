@@ -20,6 +20,9 @@ them, and the map's `PendingTicks` has them for cuts.
 wait, and not as items. When slices move, the ticks of keys that stay are kept in memory, and those of
 keys that come are the ones of the cut. Those of keys that have left are dropped between other work, or when
 they are due: whoever has the key has them too.
+
+**Cold keys** keep their ticks: a tick that is due brings the bucket of its key back (`cold`), with those of
+all other ticks of its time.
 """
 
 from __future__ import annotations
@@ -188,6 +191,8 @@ class TickingMachine(ReduceMachine):
                     due.append(items[position])
                     position += 1
                 loops.sort_by_place(due)
+                if self.cold_keys:
+                    self.fetch(due)
                 # What they schedule is later than all of them.
                 done = 0
                 while done < len(due):

@@ -56,13 +56,14 @@ class StateAhead:
     def __init__(
         self, layout: Layout, arrives: Callable[[int], bool], left_out: Collection[str] = ()
     ) -> None:
-        """``arrives`` tells of a hash whether its keys will come."""
+        """``arrives`` tells of a hash whether its keys will come. Of steps that are ``left_out`` there are only
+        ticks here."""
         machines = Machines(layout)
         self._machines = {
-            machine.operation: machine
-            for machine in machines.stateful.values()
-            if machine.kept and machine.operation not in left_out
+            machine.operation: machine for machine in machines.stateful.values() if machine.kept
         }
+        #: The steps whose rows are here.
+        self.steps: Collection[str] = self._machines.keys() - set(left_out)
         self._ticking = {
             machine.pending.operation: machine for machine in machines.ticking.values()
         }
@@ -70,11 +71,6 @@ class StateAhead:
         self._seen: set[tuple[str, Place]] = set()
         #: What is scheduled and waits at no worker of a key: for those who have to send it.
         self._others: list[Scheduled] = []
-
-    @property
-    def steps(self) -> Collection[str]:
-        """The steps whose rows are here."""
-        return self._machines.keys()
 
     def replace(self, moment: Moment, step: str, key: Any, rows: list[Row]) -> None:
         """A bucket has these rows in a cut at a moment; with none it is no more."""

@@ -200,7 +200,7 @@ class CutsByTime:
     ) -> Iterator[Effects]:
         own, carried = self._plan.owners.ranges(self._index), self._plan.carried
         left_cold: Collection[str] = ()
-        if carried is None and _rows_a_worker(cut, self._plan) >= _restored_rows_max(self._plan):
+        if _rows_a_worker(cut, self._plan) >= _restored_rows_max(self._plan):
             left_cold = self._left_cold(store, cut, own)
             yield self.engine.restore(
                 cut.time, [], []
@@ -217,13 +217,18 @@ class CutsByTime:
     def _left_cold(
         self, store: CheckpointStore, cut: Manifest, own: Sequence[HashRange]
     ) -> Collection[str]:
-        """Leave the rows of a cut in its files, for the steps whose keys can be cold. Returns these steps."""
-        stores = self.engine.cold_stores()
-        found = store.columns(cut, own, stores)
+        """Leave the rows of a cut in its files, for the steps whose keys can be cold. Returns these steps, by
+        the names that the cut has for them."""
+        stores, carried = self.engine.cold_stores(), self._plan.carried
+        heirs = {step: step for step in stores} if carried is None else carried.unchanged
+        found = store.columns(cut, own, [step for step, heir in heirs.items() if heir in stores])
         for step, runs in found.items():
-            cold = stores[step]
+            cold = stores[heirs[step]]
             assert isinstance(cold, SortedRuns)
-            cold.begin_with(step, runs)
+            cold.begin_with(heirs[step], runs)
+            expires = None if carried is None else carried.carried[step].expires
+            if expires is not None:  # what was over for the old version is not carried
+                cold.end(cut.time[0] - expires)
         return found
 
     def inherited(self, old: EngineWorker, moment: Moment, begun: Begun) -> Effects:
