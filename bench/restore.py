@@ -1,8 +1,9 @@
 """How long a query with many keys needs until its first output: when it is started again, and after a kill.
 
-    python bench/restore.py [--keys 1000000 5000000 20000000] [--workers 2]
+    python bench/restore.py [--keys 1000000 5000000 20000000] [--workers 2] [--state counts]
 
-A checkpoint with one cut of a running count is written, all keys in it. Then a query begins from it, on
+A checkpoint with one cut is written, all keys in it, each met once. ``--state`` says what is kept of them: the
+``counts`` of all, ``windows`` that have closed, ``sessions`` that are open and have ticks, or ``lists``. Then a query begins from it, on
 elements whose keys are drawn uniformly from all: the worst case, since a key out of memory is in any of the
 row groups of the cut. When it has given output for some seconds, one of its workers is killed. The columns
 have the seconds from the call of ``start()`` and from the kill to the first output of the new life; the
@@ -18,21 +19,26 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice, product
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeAlias
 
 from live.session import spark_session
 
 import emberflow as ef
 from emberflow import fronts, sinks
 from emberflow.checkpoint import Manifest, Row
+from emberflow.checkpoint.cuts.rows import BUCKET, SCHEDULED
 from emberflow.checkpoint.cuts.store import CheckpointStore
+from emberflow.engine.cuts.cut import Scheduled
 from emberflow.engine.layout import Layout
+from emberflow.engine.messages import BEFORE_ALL
+from emberflow.engine.progress.acker import Acker
 from emberflow.engine.worker.worker import Worker
-from emberflow.values.hashing import hash_ranges, key_hash
+from emberflow.values.hashing import HashRange, hash_ranges, key_hash
+from emberflow.values.persistent import PersistentList
 
 KEYS = (1_000_000, 5_000_000, 20_000_000)
 #: Keys of a query that is not counted: it starts Spark's Python.
@@ -42,40 +48,119 @@ SECONDS = 10.0
 SECONDS_MOST = 600
 
 
-def counting() -> ef.Flow:
+Made: TypeAlias = Callable[[int], ef.Flow]
+
+
+def counting(keys: int) -> ef.Flow:
     flow = ef.Flow("running count")
     flow.front("in").key_by(lambda key: key).count().sink("out")
     return flow
+
+
+def windows(keys: int) -> ef.Flow:
+    flow = ef.Flow("windows")
+    flow.front("in").key_by(lambda key: key).window(ef.Tumbling(10), emit="close").count().sink(
+        "out"
+    )
+    return flow
+
+
+def sessions(keys: int) -> ef.Flow:
+    flow = ef.Flow("sessions")
+    flow.front("in").key_by(lambda key: key).window(
+        ef.Session(keys + 100), emit="close"
+    ).count().sink("out")
+    return flow
+
+
+def lists(keys: int) -> ef.Flow:
+    flow = ef.Flow("lists")
+    grown = (
+        flow.front("in")
+        .key_by(lambda key: key)
+        .fold(initial=ef.PersistentList(), combine=lambda known, key: known.append(len(known)))
+    )
+    grown.map(len).sink("out")
+    return flow
+
+
+FLOWS: dict[str, Made] = {
+    "counts": counting,
+    "windows": windows,
+    "sessions": sessions,
+    "lists": lists,
+}
 
 
 def name_of(number: int) -> str:
     return f"key-{number:013d}"
 
 
-def write_cut(folder: str, keys: int) -> None:
-    """A checkpoint of a query that has counted every key once."""
-    graph = counting().graph()
-    (machine,) = Worker(Layout(graph), 0, 1).machines.stateful.values()
+def write_cut(folder: str, keys: int, made: Made = counting) -> None:
+    """A checkpoint of a query that has met every key once."""
+    graph = made(keys).graph()
     store = CheckpointStore(folder)
     life = store.begin()
     parts = []
+    first, second = kept_of_two(Layout(graph), keys)
     for worker, own in enumerate(hash_ranges(2)):
-        chunks = chunked(rows_in(own, keys, machine.operation))
-        parts.append(store.write_part(1, worker, chunks, incarnation=life.incarnation))
+        for one, other in zip(first, second, strict=True):
+            kind = SCHEDULED if isinstance(one, Scheduled) else BUCKET
+            parts.append(
+                store.write_part(
+                    1,
+                    worker,
+                    chunked(likened(one, other, own, keys)),
+                    incarnation=life.incarnation,
+                    kind=kind,
+                )
+            )
     cut = Manifest.of(graph, number=1, incarnation=life.incarnation, time=(keys, 0), parts=parts)
     store.commit(cut)
 
 
-def rows_in(own: Any, keys: int, operation: str) -> Iterator[Row]:
+def kept_of_two(layout: Layout, keys: int) -> list[list[Any]]:
+    """What a worker has of each of the first two keys as of the end: rows, and what is scheduled."""
+    found: list[list[Any]] = []
+    for number in range(2):
+        worker, acker = Worker(layout, 0, 1), Acker(workers=1, fronts=[0])
+        front, element = layout.graph.fronts["in"].id, ((number, 0), name_of(number))
+        effects = worker.enter(front, [element], {0: (keys, 0)})
+        while effects.ack:
+            effects = worker.progress(acker.receive(effects.ack))
+        capture = worker.begin_cut((keys, 0), BEFORE_ALL)
+        content: list[Any] = []
+        while (some := capture.next(100)) is not None:
+            for one in some:
+                content += [one] if isinstance(one, Row | Scheduled) else list(one)
+        found.append(content)
+    return found
+
+
+def likened(one: Any, other: Any, own: HashRange, keys: int) -> Iterator[Any]:
+    """The same for all keys in a range of hashes, made from what there is of the first two."""
     low, high = own.low, own.high
     for number in range(keys):
         key = name_of(number)
         hashed = key_hash(key)
         if low <= hashed <= high:
-            yield Row(operation, hashed, key, (number, 0), 1)
+            made = _like(one, other, number, key)
+            yield made._replace(operation=one.operation, key_hash=hashed)
 
 
-def chunked(rows: Iterator[Row]) -> Iterator[list[Row]]:
+def _like(one: Any, other: Any, number: int, key: str) -> Any:
+    """What differs between the first two is the key, or goes on with its number."""
+    if isinstance(one, tuple):
+        made = [_like(mine, its, number, key) for mine, its in zip(one, other, strict=True)]
+        return one._make(made) if hasattr(one, "_make") else tuple(made)
+    if one == other and one.__class__ is not PersistentList:
+        return one
+    if one.__class__ is int:
+        return one + number * (other - one)
+    return key if one.__class__ is str else PersistentList(one)
+
+
+def chunked(rows: Iterator[Any]) -> Iterator[list[Any]]:
     while chunk := list(islice(rows, 2_000)):
         yield chunk
 
@@ -88,7 +173,9 @@ def elements(keys: int) -> Iterator[ef.At[str]]:
         yield ef.At(time_, name_of(random.randrange(keys)))
 
 
-def measure(spark: Any, folder: str, keys: int, workers: int, *, is_told: bool = True) -> None:
+def measure(
+    spark: Any, folder: str, keys: int, workers: int, made: Made = counting, *, is_told: bool = True
+) -> None:
     outputs: list[tuple[float, int]] = []
 
     def store(bundle: Any) -> None:
@@ -96,7 +183,7 @@ def measure(spark: Any, folder: str, keys: int, workers: int, *, is_told: bool =
 
     begun = time.monotonic()
     query = (
-        counting()
+        made(keys)
         .live(spark)
         .read(**{"in": fronts.Iterable(lambda: elements(keys), rate=RATE)})
         .write(out=sinks.Callback(store))
@@ -163,13 +250,17 @@ class Peak:
         self._thread.join()
 
 
-def main(keys: tuple[int, ...] = KEYS, workers: int = 2) -> None:
-    print(f"{'keys':>12}{'start':>12}{'kill':>12}{'output':>14}{'memory':>13}", flush=True)
+def main(
+    keys: tuple[int, ...] = KEYS, workers: int = 2, states: Sequence[str] = ("counts",)
+) -> None:
+    print(f"{'':>10}{'keys':>12}{'start':>12}{'kill':>12}{'output':>14}{'memory':>13}", flush=True)
     with spark_session() as spark:
-        for count in (FIRST, *keys):
+        for state, count in [(states[0], FIRST), *product(states, keys)]:
             with tempfile.TemporaryDirectory() as folder:
-                write_cut(folder, count)
-                measure(spark, folder, count, workers, is_told=count != FIRST)
+                write_cut(folder, count, FLOWS[state])
+                if count != FIRST:
+                    print(f"{state:>10}", end="", flush=True)
+                measure(spark, folder, count, workers, FLOWS[state], is_told=count != FIRST)
 
 
 if __name__ == "__main__":
@@ -178,5 +269,6 @@ if __name__ == "__main__":
     )
     parser.add_argument("--keys", type=int, nargs="+", default=KEYS)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--state", nargs="+", choices=FLOWS, default=["counts"])
     given = parser.parse_args()
-    main(tuple(given.keys), given.workers)
+    main(tuple(given.keys), given.workers, given.state)

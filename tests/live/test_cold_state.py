@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 import emberflow as ef
 from emberflow.engine.cuts.cut import Row
 from emberflow.engine.layout import Layout
-from emberflow.engine.messages import Keys, Scan, WorkerRead
+from emberflow.engine.messages import AFTER_ALL, Keys, Scan, WorkerRead
 from emberflow.engine.progress.acker import Acker
 from emberflow.engine.queries.worker import readable_states
 from emberflow.engine.worker.worker import Worker
@@ -166,6 +167,42 @@ def test_a_worker_keeps_to_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyP
     counting.bound.go_on(32.0, pressure=0.5)
     assert counting.bound.keys_max == 850
     counting.bound.close()
+
+
+def test_windows_joins_and_lists_go_to_disk_and_come_back(tmp_path: Path) -> None:
+    """Also when it is the end of a window that brings their key back."""
+    flow = ef.Flow("kept")
+    numbers = flow.front("in")
+    by_key = numbers.key_by(lambda n: n % 97)
+    by_key.window(ef.Session(150), emit="close").collect().sink("sessions")
+    by_key.fold(initial=ef.PersistentList(), combine=lambda known, n: known.append(n)).sink("lists")
+    by_key.over(rows=3).sum().sink("over")
+    odd = numbers.filter(lambda n: n % 2 == 1).key_by(lambda n: n % 97)
+    odd.join(by_key, how="left", within=120).sink("joined")
+    graph = flow.graph()
+    worker, acker = Worker(Layout(graph), 0, 1), Acker(workers=1, fronts=[0])
+    worker.keep_cold(partial(SortedRuns, str(tmp_path)))
+    dice = Random(5)
+    # Rests in which windows end, of keys that nobody touched since they went.
+    times = [at + at // 400 * 200 for at in range(3_000)]
+    elements = [((at, 0), dice.randrange(1_000)) for at in times]
+    released: dict[str, list[Any]] = {name: [] for name in graph.sinks}
+    cold: dict[str, int] = dict.fromkeys(worker.cold_stores(), 0)
+    for begin in range(0, len(elements), 25):
+        given = elements[begin : begin + 25]
+        until = (given[-1][0][0] + 1, 0) if begin + 25 < len(elements) else AFTER_ALL
+        effects = worker.enter(graph.fronts["in"].id, given, {0: until})
+        while effects.ack:
+            effects = worker.progress(acker.receive(effects.ack))
+            for bundle in effects.bundles:
+                released[bundle.sink] += [item[2] for item in bundle.items]
+        worker.trim()
+        worker.evict(400)
+        for step, store in worker.cold_stores().items():
+            cold[step] = max(cold[step], len(store))
+    assert min(cold.values()) > 30, cold
+    assert released == ef.run(flow, **{"in": [ef.At(moment[0], n) for moment, n in elements]})
+    worker.close_cold()
 
 
 def _flow() -> ef.Flow:
