@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop
-from itertools import count
+from itertools import chain, count
 from operator import itemgetter
 from typing import Any, TypeAlias
 
@@ -46,6 +46,7 @@ from emberflow.engine.worker import routing as routing_module
 from emberflow.engine.worker.dataflow import Dataflow, Send
 from emberflow.engine.worker.mailboxes import Mailboxes
 from emberflow.engine.worker.outbox import FrameLedger, Outbox, Part
+from emberflow.engine.worker.routing import Routes
 from emberflow.engine.worker.worker import Worker
 from emberflow.errors import Diverted
 from emberflow.graph.nodes import Broadcast, Map
@@ -793,6 +794,22 @@ def trace_by_plain_xor(patch: pytest.MonkeyPatch) -> Machines:
 @mutation(CONTENT)
 def leave_no_trace(patch: pytest.MonkeyPatch) -> Machines:
     patch.setattr(routing_module, "hopped", lambda mark, hop: mark)
+    return {}
+
+
+@mutation(CONTENT)
+def take_what_comes_to_be_of_one_partition(patch: pytest.MonkeyPatch) -> Machines:
+    """A worker that holds several partitions of a sink takes all that comes to be of the first."""
+
+    by_partition = Routes.by_partition
+
+    def broken(
+        self: Routes, node: int, items: list[FlatItem], failed: list[FlatItem]
+    ) -> dict[int, list[FlatItem]]:
+        dealt = by_partition(self, node, items, failed)
+        return {min(dealt): list(chain(*dealt.values()))} if dealt else dealt
+
+    patch.setattr(Routes, "by_partition", broken)
     return {}
 
 

@@ -553,8 +553,10 @@ spread(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
             if (worker < WORKERS_REMEMBERED)
                 met[worker] = MARK(item), met_as[worker] = marked;
         }
+        /* Partitions of a sink leave marks as they are. */
         if (append_made(PyList_GET_ITEM(lists, worker),
-                        item_of(PLACE(item), marked, PAYLOAD(item))))
+                        marked == MARK(item) ? Py_NewRef(item)
+                                             : item_of(PLACE(item), marked, PAYLOAD(item))))
             return NULL;
     }
     return PyLong_FromSsize_t(position);

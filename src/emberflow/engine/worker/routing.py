@@ -19,7 +19,7 @@ from typing import Any
 from emberflow.engine.layout import Layout
 from emberflow.engine.loops import items as loops
 from emberflow.errors import StepError
-from emberflow.graph.calls import balance_of
+from emberflow.graph.calls import Balance, balance_of
 from emberflow.graph.nodes import Sink
 from emberflow.graph.transactions import Close, hears_elements_alone
 from emberflow.values.hashing import key_hash, owner, stable_id
@@ -31,34 +31,24 @@ _OWNERS_MAX = 200_000
 _MARKS_MAX = 10_000
 
 
-class Route:
-    """Where the items of one keyed input go."""
+class Dealer:
+    """Deals out the items of one keyed input: by the worker, or the partition, that its hash decides."""
 
-    def __init__(self, layout: Layout, node: int, owners: Owners) -> None:
-        workers = owners.workers
-        balance = layout.balance_of(node)
-        assert balance is not None
-        self._node = layout.graph.nodes[node]
-        self._key, self._balance = balance
-        self._workers = workers
-        #: The worker of each slice of the hashes: its owner, or the host of a sink's partition. Empty
-        #: where the key is a front: its items go to the worker that the front feeds.
-        self._hosts = list(owners.of_slice)
-        if isinstance(self._node, Sink):
-            sink = self._node
-            self._hosts = [barrier_host(sink, each, workers) for each in range(sink.partitions)]
-        if isinstance(self._node, Close):
-            self._key = loops.closer_key
-            if hears_elements_alone(layout.graph, self._node):
-                self._key, self._hosts = loops.front_of, []
+    def __init__(
+        self, key: Callable[[Any], Any], balance: Balance, hosts: list[int], count: int
+    ) -> None:
+        """To so many. ``hosts`` has one for each range of hashes, the ranges being of one length; it is empty
+        where something else than the hash decides."""
+        self._key, self._balance = key, balance
+        self._hosts = hosts
+        self._count = count
         self._owners: dict[Any, int] = {}
-        #: Marks after the hop to each worker, by the mark before: they are few, items are many.
-        self._marks: list[dict[int, int]] = [{} for _ in range(workers)]
-        self._hops = [stable_id("hop", self._node.name, worker) for worker in range(workers)]
+        #: What marks become on the way to each, by the mark before: they are few, items are many.
+        self._marks: list[dict[int, int]] = [{} for _ in range(count)]
 
     def spread(self, items: list[FlatItem], failed: list[FlatItem]) -> dict[int, list[FlatItem]]:
-        """The items by the worker that owns their key, each with the hop in its trace."""
-        spread: list[list[FlatItem]] = [[] for _ in range(self._workers)]
+        """The items by who gets them, each with the mark that it has there."""
+        spread: list[list[FlatItem]] = [[] for _ in range(self._count)]
         key_of, owners, marks = self._key, self._owners, self._marks
         position = 0
         given = (spread, key_of, owners, marks, self._hosts)
@@ -67,39 +57,82 @@ class Route:
             position += 1
             try:
                 key = key_of(payload)
-                worker = owners.get(key)
-                if worker is None:  # a new key
-                    worker = self._remembered(key, key_hash(key))
+                owner = owners.get(key)
+                if owner is None:  # a new key
+                    owner = self._remembered(key, key_hash(key))
             except Exception:  # a key function that fails, or a key that has no stable hash
                 try:
-                    worker = self._remembered(*self._balance(payload, (place[0], place[1])))
+                    owner = self._remembered(*self._balance(payload, (place[0], place[1])))
                 except StepError as error:
                     failed.append((place, mark, error))
                     continue
-            spread[worker].append((place, self._marked(worker, mark), payload))
-        return {worker: sent for worker, sent in enumerate(spread) if sent}
+            spread[owner].append((place, self._remembered_mark(owner, mark), payload))
+        return {owner: own for owner, own in enumerate(spread) if own}
 
     def owner_of(self, key: Any) -> int:
-        """The worker that owns a key."""
-        worker = self._owners.get(key)
-        return self._remembered(key, key_hash(key)) if worker is None else worker
+        """Who gets the items of a key."""
+        owner = self._owners.get(key)
+        return self._remembered(key, key_hash(key)) if owner is None else owner
 
-    def _marked(self, worker: int, mark: int) -> int:
-        known = self._marks[worker]
+    def _marked(self, owner: int, mark: int) -> int:
+        """What a mark becomes on the way."""
+        return mark
+
+    def _decided(self, key: Any) -> int:
+        """Who gets a key, where its hash does not decide."""
+        raise NotImplementedError
+
+    def _remembered_mark(self, owner: int, mark: int) -> int:
+        known = self._marks[owner]
         if len(known) >= _MARKS_MAX:
             known.clear()
-        marked = known[mark] = hopped(mark, self._hops[worker])
+        marked = known[mark] = self._marked(owner, mark)
         return marked
 
     def _remembered(self, key: Any, hashed: int) -> int:
         if len(self._owners) >= _OWNERS_MAX:
             self._owners.clear()
-        if self._hosts:
-            worker = self._hosts[owner(hashed, len(self._hosts))]
-        else:
-            worker = front_host(key, self._workers)
-        self._owners[key] = worker
-        return worker
+        hosts = self._hosts
+        found = hosts[owner(hashed, len(hosts))] if hosts else self._decided(key)
+        self._owners[key] = found
+        return found
+
+
+class Route(Dealer):
+    """Where the items of one keyed input go. Each has the hop in its trace."""
+
+    def __init__(self, layout: Layout, node: int, owners: Owners) -> None:
+        workers = owners.workers
+        balance = layout.balance_of(node)
+        assert balance is not None
+        own = layout.graph.nodes[node]
+        key = balance[0]
+        #: The worker of each slice of the hashes: its owner, or the host of a sink's partition. Empty
+        #: where the key is a front: its items go to the worker that the front feeds.
+        hosts = list(owners.of_slice)
+        if isinstance(own, Sink):
+            hosts = [barrier_host(own, each, workers) for each in range(own.partitions)]
+        if isinstance(own, Close):
+            key = loops.closer_key
+            if hears_elements_alone(layout.graph, own):
+                key, hosts = loops.front_of, []
+        super().__init__(key, balance[1], hosts, workers)
+        self._hops = [stable_id("hop", own.name, worker) for worker in range(workers)]
+
+    def _marked(self, owner: int, mark: int) -> int:
+        return hopped(mark, self._hops[owner])
+
+    def _decided(self, key: Any) -> int:
+        return front_host(key, self._count)
+
+
+def _parter(sink: Sink) -> Dealer:
+    """Deals out what has come to a sink by its partitions."""
+    assert sink.key is not None
+    partitions = sink.partitions
+    return Dealer(
+        sink.key.function, balance_of(sink, sink.key), list(range(partitions)), partitions
+    )
 
 
 class Routes:
@@ -114,7 +147,6 @@ class Routes:
     ) -> None:
         self.index = index
         self.workers = workers
-        self._sinks = layout.sinks
         #: Nodes whose items stay on this worker, whatever their key.
         self._staying: set[int] = set()
         self._routes = {
@@ -130,12 +162,20 @@ class Routes:
             if sink.key is None
         }
         self._hosts[layout.failures] = 0
-        # A route has called the key function of what comes to a sink with one partition.
-        self._sink_balances = {
-            sink.id: balance_of(sink, sink.key)
-            for sink in layout.sinks.values()
-            if sink.key is not None and (sink.partitions > 1 or workers == 1)
-        }
+        #: What has come to a sink, by its partitions. Where a sink has one partition here, a route has called
+        #: the key function of all that comes, and has found it to be of that partition.
+        self._parters: dict[int, Dealer] = {}
+        self._only_partition: dict[int, int] = {}
+        for sink in layout.sinks.values():
+            own = [
+                partition
+                for partition in range(sink.partitions)
+                if barrier_host(sink, partition, workers) == index
+            ]
+            if sink.key is not None and (len(own) > 1 or workers == 1):
+                self._parters[sink.id] = _parter(sink)
+            elif own:
+                self._only_partition[sink.id] = own[0]
 
     def keep(self, nodes: Collection[int], *, here: bool) -> None:
         """From now on the items of these nodes stay here whatever their key; or they do not."""
@@ -170,20 +210,10 @@ class Routes:
         self, node: int, items: list[FlatItem], failed: list[FlatItem]
     ) -> dict[int, list[FlatItem]]:
         """Items that have come to a sink, by the partition that the hash of their key decides."""
-        balance = self._sink_balances.get(node)
-        if balance is None:
-            return {0: items}
-        partitions = self._sinks[node].partitions
-        found: dict[int, list[FlatItem]] = {}
-        for item in items:
-            place, mark, payload = item
-            try:
-                _, hashed = balance(payload, (place[0], place[1]))
-            except StepError as error:
-                failed.append((place, mark, error))
-            else:
-                found.setdefault(owner(hashed, partitions), []).append(item)
-        return found
+        parter = self._parters.get(node)
+        if parter is None:
+            return {self._only_partition.get(node, 0): items}  # failures have one
+        return parter.spread(items, failed)
 
 
 def front_host(front: int, workers: int) -> int:
