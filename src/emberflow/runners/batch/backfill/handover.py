@@ -28,8 +28,9 @@ import numpy as np
 import pyarrow as pa
 
 from emberflow.checkpoint.cuts.manifest import PartInfo
+from emberflow.checkpoint.cuts.parts.new_part import NewPart
 from emberflow.checkpoint.cuts.rows import SCHEDULED
-from emberflow.checkpoint.cuts.store import CheckpointStore, NewPart
+from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.checkpoint.files import location_of
 from emberflow.engine.messages import Moment
 from emberflow.errors import InputError
