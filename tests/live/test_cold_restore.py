@@ -28,6 +28,7 @@ from emberflow.engine.worker.worker import Worker
 from emberflow.graph.versions import carry_plan
 from emberflow.runners.live.cold import ahead as ahead_module
 from emberflow.runners.live.cold import blocks as blocks_module
+from emberflow.runners.live.cold import newer as newer_module
 from emberflow.runners.live.cold import runs as runs_module
 from emberflow.runners.live.cold.ahead import CopiedAhead
 from emberflow.runners.live.cold.runs import SortedRuns
@@ -190,6 +191,7 @@ def check_copies(folder: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> No
     )
     monkeypatch.setattr(runs_module, "_AFTER_RESTORE_SECONDS", random.choice((0.0, 0.01)))
     monkeypatch.setattr(ahead_module, "_AT_ONCE", random.choice((3, 256)))
+    monkeypatch.setattr(newer_module, "_BATCH_ROWS", random.choice((1, 2, 7, 1_024)))
     store = CheckpointStore(folder / "checkpoint")
     growing = random.choice(((), STEPS[2:], STEPS[1:]))
     chain_of_cuts(store, random, spread, cuts=5, growing=growing)

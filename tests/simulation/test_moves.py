@@ -228,7 +228,7 @@ def what_was_made_ahead_is_not_corrected(monkeypatch: pytest.MonkeyPatch) -> Non
 def what_was_made_ahead_stays_beside_what_corrects_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of groupings, whose buckets have several rows."""
 
-    def replace(ahead: StateAhead, moment: Any, step: str, key: Any, rows: list[Any]) -> None:
+    def replace(ahead: StateAhead, moment: Any, step: str, keys: Any, rows: list[Any]) -> None:
         ahead._machines[step].restore(moment, rows)
 
     monkeypatch.setattr(StateAhead, "replace", replace)

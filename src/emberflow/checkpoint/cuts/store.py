@@ -60,10 +60,8 @@ from emberflow.checkpoint.cuts.parts.new_part import NewPart
 from emberflow.checkpoint.cuts.rows import BUCKET, SCHEDULED, Chunk, Row
 from emberflow.checkpoint.cuts.scan import ColumnPage, Counted, KeyTest, Wanted, scan
 from emberflow.checkpoint.cuts.tables import (
-    NewestBucket,
     Source,
     merged,
-    newer_buckets,
     united,
 )
 from emberflow.checkpoint.errors import (
@@ -438,24 +436,17 @@ class CheckpointStore:
             return united(sources, Ranges(ranges), manifest.time)
         return merged(sources, Ranges(ranges), lists=lists, left_out=left_out)
 
-    def newer_buckets(
-        self,
-        manifest: Manifest,
-        ranges: Sequence[HashRange],
-        known: Collection[str],
-        lists: SavedLists,
-        *,
-        left_out: Collection[str] = (),
-    ) -> Iterator[NewestBucket]:
-        """The buckets in ranges of hashes that the parts of a cut have, but for those with the paths that are
-        ``known``. These are of an earlier cut of its chain, whose ``lists`` become those of this one."""
-        sources = self._sources(manifest, ranges, without=known)
-        return newer_buckets(sources, Ranges(ranges), lists, left_out)
+    def newer_parts(
+        self, manifest: Manifest, ranges: Sequence[HashRange], known: Collection[str]
+    ) -> list[Source]:
+        """The parts of a cut that may have buckets in ranges of hashes, oldest first, but for those with the paths
+        that are ``known``. These are of an earlier cut of its chain."""
+        return self._sources(manifest, ranges, without=known)
 
     def newer_scheduled(
         self, manifest: Manifest, ranges: Sequence[HashRange], known: Collection[str]
     ) -> Iterator[Row]:
-        """The same of scheduled items, each as a row with its origin for a key."""
+        """What such parts have of scheduled items, each as a row with its origin for a key."""
         sources = self._sources(manifest, ranges, SCHEDULED, known)
         return united(sources, Ranges(ranges), manifest.time)
 

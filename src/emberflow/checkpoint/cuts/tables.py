@@ -112,27 +112,6 @@ def merged(
                     yield from rows
 
 
-def newer_buckets(
-    sources: Sequence[Source], inside: Ranges, lists: SavedLists, left_out: Collection[str] = ()
-) -> Iterator[NewestBucket]:
-    """The buckets that some parts of a chain have, those behind all others: each as of the newest of them.
-
-    ``lists`` are those of the parts before them, and then those of these.
-    """
-    newest_first = list(reversed(sources))
-    with ExitStack() as files:
-        for stored in _together(newest_first, inside, files, left_out):
-            row = stored[0]
-            is_plain = row[4] is not None and row[8] is None and not has_lists(row[7])
-            if len(stored) == 1 and is_plain and lists.is_empty:
-                with damage_of(newest_first[row[2]]):
-                    key, payload = pickle.loads(row[3]), pickle.loads(row[7])
-                own = Row(row[0], row[1], key, _place_of(row), payload)
-                yield NewestBucket(row[0], key, [own])
-            else:
-                yield from newest_buckets(newest_first, stored, lists, continues=True)
-
-
 def united(sources: Sequence[Source], inside: Ranges, time: tuple[int, int]) -> Iterator[Row]:
     """The scheduled items in ranges of hashes that are at or above a global time, each once: rows with
     the origin for a key."""
@@ -190,6 +169,15 @@ class damage_of:  # noqa: N801 (reads as a word of the language)
 def _runs_of(
     number: int, source: Source, inside: Ranges, files: ExitStack, left_out: Collection[str]
 ) -> list[Iterator[_Stored]]:
+    file, runs = opened_runs(source, rows_wanted(inside, left_out), files)
+    found = [_run(number, source, file, groups, inside) for groups in runs]
+    if left_out:
+        found = [(row for row in run if row[0] not in left_out) for run in found]
+    return found
+
+
+def rows_wanted(inside: Ranges, left_out: Collection[str]) -> Callable[[Any], bool]:
+    """Tells whether a row group may have rows in ranges of hashes, of steps that are not left out."""
     hash_column = SCHEMA.get_field_index("key_hash")
     operation_column = SCHEMA.get_field_index("operation")
 
@@ -200,11 +188,7 @@ def _runs_of(
         statistics = group.column(hash_column).statistics
         return inside.overlap(statistics.min, statistics.max)
 
-    file, runs = opened_runs(source, may_have, files)
-    found = [_run(number, source, file, groups, inside) for groups in runs]
-    if left_out:
-        found = [(row for row in run if row[0] not in left_out) for run in found]
-    return found
+    return may_have
 
 
 def opened_runs(

@@ -72,16 +72,15 @@ class StateAhead:
         #: What is scheduled and waits at no worker of a key: for those who have to send it.
         self._others: list[Scheduled] = []
 
-    def replace(self, moment: Moment, step: str, key: Any, rows: list[Row]) -> None:
-        """A bucket has these rows in a cut at a moment; with none it is no more."""
+    def replace(self, moment: Moment, step: str, keys: Iterable[Any], rows: list[Row]) -> None:
+        """The buckets of these keys have these rows in a cut at a moment, those of each one behind the other; a
+        bucket without rows is no more."""
         machine = self._machines[step]
-        machine.buckets.pop(key, None)
+        pop = machine.buckets.pop
+        for key in keys:
+            pop(key, None)
         if rows:
             machine.restore(moment, rows)
-
-    def restore(self, moment: Moment, step: str, rows: list[Row]) -> None:
-        """The same of many buckets at once, none of which is here."""
-        self._machines[step].restore(moment, rows)
 
     def schedule(self, moment: Moment, scheduled: Iterable[Scheduled]) -> None:
         """A cut has these, perhaps some that one before it has."""

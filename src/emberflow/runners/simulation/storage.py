@@ -137,24 +137,31 @@ def made_ahead(
     first = random.randrange(len(chain))
     base = cuts.restorable(chain[first])
     assert base is not None  # the last cut is whole
-    by_step: dict[str, list[Row]] = {}
-    for row in base.rows:
-        if row.operation in ahead.steps and arrives(row.key_hash):
-            by_step.setdefault(row.operation, []).append(row)
-    for step, rows in by_step.items():
-        ahead.restore(base.manifest.moment, step, rows)
+    rows = (row for row in base.rows if row.operation in ahead.steps and arrives(row.key_hash))
+    _replace(ahead, base.manifest.moment, rows, random)
     ahead.schedule(base.manifest.moment, (one for one in base.scheduled if owns(one.key_hash)))
     for link in chain[first + 1 :]:
-        buckets: dict[tuple[str, Any], list[Row]] = {}
+        changed: list[Row] = []
         scheduled: list[Scheduled] = []
         for one in (one for name, _ in link.parts for one in cuts.parts[name]):
             if isinstance(one, Scheduled):
                 scheduled.append(one)
             elif one.operation in ahead.steps and arrives(one.key_hash):
-                buckets.setdefault((one.operation, one.key), []).append(one)
-        for (step, key), rows in buckets.items():
-            ahead.replace(link.moment, step, key, rows)
+                changed.append(one)
+        _replace(ahead, link.moment, changed, random)
         ahead.schedule(link.moment, (one for one in scheduled if owns(one.key_hash)))
+
+
+def _replace(ahead: StateAhead, moment: Moment, rows: Iterable[Row], random: Random) -> None:
+    """Let the buckets of these rows replace those that are there, some at a time."""
+    by_step: dict[str, dict[Any, list[Row]]] = {}
+    for row in rows:
+        by_step.setdefault(row.operation, {}).setdefault(row.key, []).append(row)
+    for step, buckets in by_step.items():
+        keys, size = list(buckets), random.choice((1, 3, 1_000))
+        for begin in range(0, len(keys), size):
+            some = keys[begin : begin + size]
+            ahead.replace(moment, step, some, [row for key in some for row in buckets[key]])
 
 
 class FrontLog:

@@ -25,9 +25,10 @@ from emberflow.checkpoint.cuts.lists import SavedLists
 from emberflow.checkpoint.cuts.manifest import Manifest
 from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.checkpoint.ranges import Ranges
-from emberflow.engine.cuts.cut import Row, Scheduled
+from emberflow.engine.cuts.cut import Scheduled
 from emberflow.engine.layout import Layout
 from emberflow.engine.worker.succession import StateAhead
+from emberflow.runners.live.cold.newer import newer_buckets
 from emberflow.runners.live.cold.runs import SortedRuns
 from emberflow.values.hashing import HashRange
 
@@ -104,17 +105,12 @@ class CopiedAhead:
 
     def _bring_up_state(self, cut: Manifest, rests: bool) -> None:
         state, store, known = self._state, self._store, self._read
-        buckets = store.newer_buckets(cut, self._arriving, known, self.lists, left_out=self._cold)
-        for some in _paced(buckets, rests):
-            if known:
-                for step, key, rows in some:
-                    state.replace(cut.time, step, key, rows)
-                continue
-            by_step: dict[str, list[Row]] = {}
-            for step, _, rows in some:
-                by_step.setdefault(step, []).extend(rows)
-            for step, rows in by_step.items():
-                state.restore(cut.time, step, rows)
+        parts = store.newer_parts(cut, self._arriving, known)
+        buckets = newer_buckets(parts, Ranges(self._arriving), self.lists, self._cold)
+        begin = time.thread_time()
+        for step, keys, rows in buckets:
+            state.replace(cut.time, step, keys, rows)
+            begin = _rested(begin, rests and len(keys) >= _AT_ONCE)
         self.lists.go_on(cut.number)
         scheduled = map(Scheduled._make, store.newer_scheduled(cut, self._own, known))
         for items in _paced(scheduled, rests):
@@ -138,12 +134,16 @@ class CopiedAhead:
 
 
 def _paced(given: Iterable[T], rests: bool) -> Iterator[list[T]]:
-    """Some at a time. A thread that ``rests`` does so after each as long as that took, for others in its
-    process; but few are wanted at once."""
+    """Some at a time."""
     iterator = iter(given)
     begin = time.thread_time()
     while some := list(islice(iterator, _AT_ONCE)):
         yield some
-        if rests and len(some) == _AT_ONCE:
-            time.sleep(time.thread_time() - begin)
-        begin = time.thread_time()
+        begin = _rested(begin, rests and len(some) == _AT_ONCE)
+
+
+def _rested(begin: float, rests: bool) -> float:
+    """Let a thread rest as long as it has worked, for others in its process; but few are wanted at once."""
+    if rests:
+        time.sleep(time.thread_time() - begin)
+    return time.thread_time()

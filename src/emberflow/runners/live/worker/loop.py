@@ -232,6 +232,8 @@ def _live(first: WorkerLoop, tuned: _Tuned, *, closes: bool) -> None:
     while loop is not None:
         with loop.ending(closes=closes):
             if loop is first:
+                if loop.plan.moved_from is not None:
+                    tuned.collector()  # it makes state before it runs
                 loop.meet()
             loop.run(tuned.collector())
         loop = loop.heir
