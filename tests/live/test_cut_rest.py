@@ -68,10 +68,10 @@ def test_a_cut_that_somebody_waits_for_adds_to_the_last_one(tmp_path: Path) -> N
     committer = committer_at(tmp_path)
     store, time_ = CheckpointStore(tmp_path), 0
 
-    def made(share: float) -> CutOrder:
+    def made(share: float, *, whole: bool = False) -> CutOrder:
         nonlocal time_
         time_ += 1
-        order = committer.due((time_, 0), now=True, share=share)
+        order = committer.due((time_, 0), now=True, share=share, whole=whole)
         assert order is not None
         rows = [("count", 5, "ada", (time_ - 1, 0), time_)]
         part = store.write_part(order.number, 0, [rows], incarnation=1, base=order.base)
@@ -90,6 +90,13 @@ def test_a_cut_that_somebody_waits_for_adds_to_the_last_one(tmp_path: Path) -> N
         before = time_
         for number in range(before, 2 * before):
             assert made(QUICK).base == number
+        assert committer.is_long
+        assert made(QUICK, whole=True).base is None
+        assert not committer.is_long
+        committer.only_adds = True
+        for number in range(2 * before + 1, 3 * before + 1):
+            assert made(CALM).base == number
+        committer.only_adds = False
         assert made(CALM).base is None
         order = committer.due((time_ + 1, 0), now=True)
         assert order is not None

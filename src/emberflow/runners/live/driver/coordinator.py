@@ -88,6 +88,8 @@ _WARNING_SECONDS = 30.0
 #: How often the watchdog looks.
 _WATCH_SECONDS = 0.25
 _MESSAGES_A_ROUND = 1_000
+#: How long after a cut the next one waits for those who read it.
+_PUT_OFF_SECONDS_MAX = 4.0
 
 
 _log = logging.getLogger("emberflow")
@@ -332,7 +334,11 @@ class Coordinator:
 
     def give_cut(self, take: Callable[[Manifest | None], None]) -> None:
         """Call this with the last cut that counts; None if there is nothing to save yet. Until a takeover is
-        over, or cancelled, all cuts add to it."""
+        over, or cancelled, all cuts add to it.
+
+        If the cuts before it are a long chain, it is one of everything: it is read sooner, and no other one can
+        follow until then.
+        """
         if self.committer is not None:
             self.committer.only_adds = True
         self._wants_cut = take
@@ -759,11 +765,12 @@ class Coordinator:
             self._send_all(protocol.HURRY, None)
         if not committer.is_idle:
             return
-        is_fit = committer.last is not None and committer.has_own_cut
-        if not is_fit and self._cut(now=True, share=QUICK):
+        has_one = committer.last is not None and committer.has_own_cut
+        is_long = has_one and committer.is_long
+        if (is_long or not has_one) and self._cut(now=True, share=QUICK, whole=is_long):
             return
         self._wants_cut = None
-        take(committer.last if is_fit else None)
+        take(committer.last if has_one else None)
 
     def _may_halt(self) -> bool:
         """Whether the fronts halt now, wherever they are."""
@@ -816,7 +823,7 @@ class Coordinator:
         elif self._takeover is not None:
             self._takeover.note_bounded(worker, max(reached, self._stored_before[0]), promised)
 
-    def _cut(self, *, now: bool = False, share: float = CALM) -> bool:
+    def _cut(self, *, now: bool = False, share: float = CALM, whole: bool = False) -> bool:
         """Go on with the cut under way, and begin another one if it is due. Returns whether one begins."""
         if self.committer is None:
             return False
@@ -824,9 +831,9 @@ class Coordinator:
         if manifest is not None:
             self._send_all(protocol.COMMITTED, manifest.time)
             self._log_cut(manifest)
-        if not now and self._takeover is not None and self._takeover.waits_for_cuts:
+        if not now and self._is_read(self.committer):
             return False
-        order = self.committer.due(self._acker.progress.of_all(), now=now, share=share)
+        order = self.committer.due(self._acker.progress.of_all(), now=now, share=share, whole=whole)
         if order is not None:
             self._send_progress(at_once=True)  # on the same link, just before the order
             self._send_all(*self._strategy.announced(order))
@@ -834,6 +841,14 @@ class Coordinator:
         if unblocked is not None:
             self._send_all(protocol.CUT, unblocked)
         return order is not None
+
+    def _is_read(self, committer: CutCommitter) -> bool:
+        """Whether others read the last cut, and want one that adds to it when they have: then no other one is made
+        meanwhile, for some time. Each would have much of what the one before it has, and would be read as well."""
+        if self._takeover is not None and self._takeover.waits_for_cuts:
+            return True
+        put_off = time.monotonic() - committer.begun_at
+        return committer.only_adds and put_off < _PUT_OFF_SECONDS_MAX
 
     def _log_cut(self, manifest: Manifest) -> None:
         made = self.committer

@@ -257,11 +257,13 @@ class CutCommitter:
             self._store.commit(self.held.manifest)
             self.held = None
 
-    def due(self, minimal: Moment, *, now: bool = False, share: float = CALM) -> CutOrder | None:
+    def due(
+        self, minimal: Moment, *, now: bool = False, share: float = CALM, whole: bool = False
+    ) -> CutOrder | None:
         """Begin a cut, if it is time and there is something new to save.
 
         It takes this share of a busy worker's time. If somebody waits for it, it adds to the last one, however
-        long the chain is.
+        long the chain is, unless it is to be ``whole``.
         """
         if self._order is not None or self._manifests.full():
             return None
@@ -270,19 +272,30 @@ class CutCommitter:
         ):
             return None
         moment = self.strategy.next_moment(minimal, self.moment, self._number + 1, now=now)
-        return None if moment is None else self._begun(moment, share)
+        return None if moment is None else self._begun(moment, share, whole)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the next cut should hold everything, if nobody waits for it."""
+        return self._base is not None and compaction_due(self._base)
+
+    @property
+    def begun_at(self) -> float:
+        """When the last cut was begun, whether it counts or not."""
+        return self._begun_at
 
     @property
     def has_own_cut(self) -> bool:
         """Whether the last cut is not that of an earlier version, from which this one has taken over."""
         return self._base is None or self._base.successor is None
 
-    def _begun(self, moment: Moment, share: float) -> CutOrder:
+    def _begun(self, moment: Moment, share: float, whole: bool) -> CutOrder:
         """Begin the next cut, at this moment: of what changed, unless it should hold everything."""
         base = self._base
         if base is not None and (
-            base.successor is not None
-            or (share == CALM and not self.only_adds and compaction_due(base))
+            whole
+            or base.successor is not None
+            or (share == CALM and not self.only_adds and self.is_long)
         ):
             base = None
         self._number += 1

@@ -37,11 +37,11 @@ from emberflow.runners.live.driver.cuts import CutCommitter
 from emberflow.values.item import FRONT_MIN
 
 #: Cuts before the last one: as long as they are large and become smaller, and no more than this.
-_CUTS_MAX = 6
+_CUTS_MAX = 10
 _ROWS_FEW = 2_000
-_SMALLER = 0.6
+_SMALLER = 0.8
 #: Cuts that are read ahead while others may be made meanwhile.
-_READS_MAX = 8
+_READS_MAX = 12
 #: How long the fronts that are ahead wait for those that are behind.
 _HALTING_SECONDS = 0.3
 
