@@ -10,7 +10,8 @@ Output stands still from T until the next version runs, so what can be done befo
    other, leave little for the last one to save. The first of them may be under way, and may have to save a
    large state: it takes a larger share of the time from then on. The others hold what has changed meanwhile,
    which is less each time. If slices move, the workers that will have them read what is new in each of
-   these cuts before the next one is made, so little changes while they read the last of them.
+   these cuts before the next one is made, so little changes while they read the last of them. They stop
+   when a cut has few rows, or hardly less than the one before: what changes while one is made and read.
 2. *Holding.* All fronts let in nothing more, and tell what they have let in.
 3. *Halting.* They go on to the time behind the greatest of these. So no front has let in anything at or
    above T, and the next version takes over the readers where they are, in memory. A front that does not
@@ -193,8 +194,12 @@ class Takeover:
                 return Order.CUT
         if self._bring_up is not None and not self.is_last_call:
             self.is_last_call = True
-            self._read_ahead(None if committer is None else committer.last)
-            return Order.WAIT
+            last = None if committer is None else committer.last
+            is_read = last is not None and self._read is last
+            self._read_ahead(last)
+            if not is_read:
+                return Order.WAIT
+            # There is nothing to read: that this was the last cut, they hear before they are to take over.
         self._is_holding = True
         self.standstill.ends("", now)
         return Order.HOLD
