@@ -373,11 +373,16 @@ def decoded(value: Any) -> Any:
     return pickle.loads(base64.b64decode(inner))
 
 
-def compaction_due(manifest: Manifest, *, live_rows: int | None = None) -> bool:
+def compaction_due(
+    manifest: Manifest,
+    *,
+    live_rows: int | None = None,
+    rows_per_live_row: float = ROWS_PER_LIVE_ROW_MAX,
+) -> bool:
     """Whether the next cut should be a full one: ``base=None``, with the rows of all buckets.
 
     ``live_rows`` is the number of rows that a full cut would have. The default is the number of rows
-    of the chain's first link.
+    of the chain's first link. A chain may have ``rows_per_live_row`` times as many.
     """
     links = sorted({part.cut for part in manifest.parts})
     replaced = [part for part in manifest.parts if part.kind != SCHEDULED]
@@ -385,7 +390,7 @@ def compaction_due(manifest: Manifest, *, live_rows: int | None = None) -> bool:
         live_rows = sum(part.rows for part in replaced if part.cut == links[0])
     rows = sum(part.rows for part in replaced)
     return len(links) > LINKS_MAX or (
-        len(links) > 1 and rows > ROWS_PER_LIVE_ROW_MAX * max(1, live_rows)
+        len(links) > 1 and rows > rows_per_live_row * max(1, live_rows)
     )
 
 

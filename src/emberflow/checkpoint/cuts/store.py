@@ -59,11 +59,7 @@ from emberflow.checkpoint.cuts.part_file import PartFile
 from emberflow.checkpoint.cuts.parts.new_part import NewPart
 from emberflow.checkpoint.cuts.rows import BUCKET, SCHEDULED, Chunk, Row
 from emberflow.checkpoint.cuts.scan import ColumnPage, Counted, KeyTest, Wanted, scan
-from emberflow.checkpoint.cuts.tables import (
-    Source,
-    merged,
-    united,
-)
+from emberflow.checkpoint.cuts.tables import Source, merged, united
 from emberflow.checkpoint.errors import (
     CheckpointError,
     DamagedCutError,

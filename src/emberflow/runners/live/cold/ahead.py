@@ -11,7 +11,7 @@ So when slices move at T (`live.rescale`), what is left to read is what has chan
 2. *The rows of steps whose keys can be cold*, where they are many, become a store of cold keys (`runs`). Of what
    changes later the worker reads the hashes alone. The other columns are read when a key is touched first.
 
-While it makes state, a worker that works at the same time gives half of the time to that work.
+While it makes state, a worker whose process works at the same time gives half of the time to that work.
 """
 
 from __future__ import annotations

@@ -336,8 +336,7 @@ class Coordinator:
         """Call this with the last cut that counts; None if there is nothing to save yet. Until a takeover is
         over, or cancelled, all cuts add to it.
 
-        If the cuts before it are a long chain, it is one of everything: it is read sooner, and no other one can
-        follow until then.
+        If the chain up to it is long, it is one of everything: that is read sooner.
         """
         if self.committer is not None:
             self.committer.only_adds = True

@@ -54,6 +54,8 @@ from emberflow.runners.live.worker.cut_writer import CALM, QUICK, Captured, CutO
 
 #: How long the committer rests after a cut that was abandoned.
 _ABANDONED_REST_SECONDS = 1.0
+#: A cut of everything costs about as much as to read half as many rows.
+_READ_PER_LIVE_ROW_MAX = 1.5
 #: Cuts that those who look on may still ask for. They look twice a second.
 _RECENT_MAX = 100
 
@@ -276,8 +278,9 @@ class CutCommitter:
 
     @property
     def is_long(self) -> bool:
-        """Whether the next cut should hold everything, if nobody waits for it."""
-        return self._base is not None and compaction_due(self._base)
+        """Whether to make a cut of everything and to read it takes less than to read all up to the last one."""
+        base = self._base
+        return base is not None and compaction_due(base, rows_per_live_row=_READ_PER_LIVE_ROW_MAX)
 
     @property
     def begun_at(self) -> float:
@@ -295,7 +298,7 @@ class CutCommitter:
         if base is not None and (
             whole
             or base.successor is not None
-            or (share == CALM and not self.only_adds and self.is_long)
+            or (share == CALM and not self.only_adds and compaction_due(base))
         ):
             base = None
         self._number += 1

@@ -458,7 +458,7 @@ class WorkerLoop:
                 if self._ahead is None and cut is not None and not is_last:
                     self._ahead = copied_ahead(plan, self.index, store, cut)
                 if self._ahead is not None and cut is not None:
-                    self._ahead.bring_up(cut)
+                    self._ahead.bring_up(cut, rests=not self._owns_bell)
                     if not is_last:
                         self._ahead.settle(TAKEOVER_SECONDS_MAX)
             except (OSError, CheckpointError) as error:
