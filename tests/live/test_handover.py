@@ -45,3 +45,21 @@ def test_cuts_that_come_while_others_are_read_do_not_put_it_off_for_ever(
     assert read[-1] == (cuts.last, True), (
         "the cut before the last one is read, and no other follows"
     )
+
+
+def test_fronts_hold_as_soon_as_the_last_cut_is_read() -> None:
+    """That there will be no other one takes a message, and nobody waits until it has come."""
+    cuts, read = Cuts(), list[Any]()
+    takeover = Takeover(
+        2, None, print, in_place=True, bring_up=lambda cut, is_last: read.append((cut, is_last))
+    )
+    rows = iter((50_000, 20_000, 19_000))
+    while (order := takeover.order(cuts, now=0.0, all_halted=False)) is not Order.HOLD:  # type: ignore[arg-type]
+        if order is Order.CUT:
+            cuts.make()
+            cuts.last_rows = next(rows)
+        else:
+            takeover.is_brought_up = True  # all have read it
+    assert not list(rows), "the last of them is hardly smaller than the one before"
+    assert read[-2:] == [(cuts.last, False), (cuts.last, True)]
+    assert not takeover.is_brought_up
