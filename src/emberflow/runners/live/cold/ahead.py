@@ -34,7 +34,7 @@ from emberflow.values.hashing import HashRange
 
 T = TypeVar("T")
 
-#: So much is made in one go.
+#: So much is made between two rests, or more.
 _AT_ONCE = 256
 
 
@@ -107,10 +107,12 @@ class CopiedAhead:
         state, store, known = self._state, self._store, self._read
         parts = store.newer_parts(cut, self._arriving, known)
         buckets = newer_buckets(parts, Ranges(self._arriving), self.lists, self._cold)
-        begin = time.thread_time()
+        begin, made = time.thread_time(), 0
         for step, keys, rows in buckets:
             state.replace(cut.time, step, keys, rows)
-            begin = _rested(begin, rests and len(keys) >= _AT_ONCE)
+            made += len(keys)
+            if rests and made >= _AT_ONCE:
+                begin, made = _rested(begin), 0
         self.lists.go_on(cut.number)
         scheduled = map(Scheduled._make, store.newer_scheduled(cut, self._own, known))
         for items in _paced(scheduled, rests):
@@ -139,11 +141,11 @@ def _paced(given: Iterable[T], rests: bool) -> Iterator[list[T]]:
     begin = time.thread_time()
     while some := list(islice(iterator, _AT_ONCE)):
         yield some
-        begin = _rested(begin, rests and len(some) == _AT_ONCE)
+        if rests and len(some) == _AT_ONCE:
+            begin = _rested(begin)
 
 
-def _rested(begin: float, rests: bool) -> float:
+def _rested(begin: float) -> float:
     """Let a thread rest as long as it has worked, for others in its process; but few are wanted at once."""
-    if rests:
-        time.sleep(time.thread_time() - begin)
+    time.sleep(time.thread_time() - begin)
     return time.thread_time()
