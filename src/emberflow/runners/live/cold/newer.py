@@ -17,7 +17,6 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -107,13 +106,13 @@ class _Run:
         hashes = rows.column("key_hash").to_numpy()
         begin, held = 0, self._held
         if held and held[0][:2] == (operation, hashes[0]):
-            begin = int(np.searchsorted(hashes, hashes[0], "right"))
+            begin = int(hashes.searchsorted(hashes[0], "right"))
             held += _stored(rows.slice(0, begin))
             if begin == len(hashes):
                 return
         if held:
             yield self._slowly(held)
-        end = int(np.searchsorted(hashes, hashes[-1], "left"))
+        end = int(hashes.searchsorted(hashes[-1], "left"))
         self._held = _stored(rows.slice(end))
         if begin < end:
             yield from self._whole(operation, rows.slice(begin, end - begin), hashes[begin:end])
@@ -130,6 +129,8 @@ class _Run:
 
     def _plain(self, operation: str, rows: pa.RecordBatch, hashes: Any) -> Any:
         """Which of these rows are a bucket each, and have no lists; None if all are."""
+        import numpy as np
+
         if self._lists.may_have(operation):
             return np.zeros(len(hashes), np.bool_)
         plain = np.ones(len(hashes), np.bool_)
