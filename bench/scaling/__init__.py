@@ -1,11 +1,13 @@
 """Scaling, as far as two cores can show it: what an element costs by the number of workers.
 
-    python bench/run.py scaling [--only workers] [--only rates] [--only sampling] [--only model] [--quick]
+    python bench/run.py scaling [--only workers] [--only rates] [--only sampling]
+                                [--only ranges] [--only model] [--quick]
 
 ===========  ====================================================================================
 `workers`    processor time, messages and bytes an element, with 1, 2, 4 and 8 workers
 `rates`      processor time of the driver, by the rate of elements
 `sampling`   what it costs to sample the loads of slices, in turns within a run
+`ranges`     latency of free keys while those of another worker are slow
 `model`      latency, and the run time of a fixed input, by 1 to 200 workers, over a model of a
              cluster
 `running`    the query of the first three: its front, its sink, and what is counted meanwhile
