@@ -27,12 +27,20 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(1_200)
 
 KEYS = 5_000
+SINKS = ("counts", "sessions", "lists", "joined", "rejected")
 
 
 def flow() -> ef.Flow:
     flow = ef.Flow("more keys than fit")
     numbers = flow.front("numbers")
     numbers.key_by(lambda n: f"key {n % KEYS}").count().sink("counts")
+    by_key = numbers.key_by(lambda n: n % KEYS)
+    closed = by_key.window(ef.Session(KEYS), emit="close").count()
+    closed.map(lambda closed: [closed.key, closed.window.end, closed.value]).sink("sessions")
+    lists = by_key.fold(initial=ef.PersistentList(), combine=lambda known, n: known.append(n))
+    lists.map(list).sink("lists")
+    odd = numbers.filter(lambda n: n % 3 == 1).key_by(lambda n: n % KEYS)
+    odd.join(by_key, how="left", within=KEYS).map(list).sink("joined")
     totals = flow.state("totals", default=0)
     with flow.front("payments").transaction() as tx:
         tx.key_by(lambda n: n % KEYS).update(
@@ -47,7 +55,8 @@ def test_workers_are_killed_while_their_keys_are_cold(spark: SparkSession, tmp_p
     dice = Random(f"cold {FAULTS_ROUND}")
     count = 40_000 if SOAK else 20_000
     given = {
-        name: [dice.randrange(4 * KEYS) for _ in range(count)] for name in ("numbers", "payments")
+        name: [ef.At(at, dice.randrange(4 * KEYS)) for at in range(count)]
+        for name in ("numbers", "payments")
     }
     all_killed, folder = tmp_path / "all killed", tmp_path / "cold"
     rate = count / (4 * kills)
@@ -58,7 +67,7 @@ def test_workers_are_killed_while_their_keys_are_cold(spark: SparkSession, tmp_p
             numbers=fronts.Iterable(held_back(given["numbers"], all_killed), rate=rate),
             payments=fronts.Iterable(given["payments"], rate=rate),
         )
-        .write(**{name: sinks.Files(tmp_path / name) for name in ("counts", "rejected")})
+        .write(**{name: sinks.Files(tmp_path / name) for name in SINKS})
         .option("workers", 2)
         .option("stateMemory", "1m")
         .option("stateFolder", folder)
@@ -85,7 +94,7 @@ def test_workers_are_killed_while_their_keys_are_cold(spark: SparkSession, tmp_p
         query.stop()
         remover.join()
     expected = ef.run(flow(), **given)
-    for name in ("counts", "rejected"):
+    for name in SINKS:
         assert sinks.read_files(f"{tmp_path}/{name}") == plain(expected[name])
     assert most_cold > 500
 

@@ -18,11 +18,12 @@ from emberflow.checkpoint import Row
 from emberflow.checkpoint.cuts.lists import SavedLists
 from emberflow.checkpoint.cuts.manifest import Manifest
 from emberflow.checkpoint.cuts.parts import writer as writer_module
-from emberflow.checkpoint.cuts.rows import PackedRows
+from emberflow.checkpoint.cuts.rows import SCHEDULED, PackedRows
 from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.checkpoint.errors import DamagedCutError
+from emberflow.engine.cuts.cut import Scheduled
 from emberflow.engine.layout import Layout
-from emberflow.engine.messages import BEFORE_ALL, Moment
+from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment
 from emberflow.engine.progress.acker import Acker
 from emberflow.engine.worker.worker import Worker
 from emberflow.graph.versions import carry_plan
@@ -395,6 +396,68 @@ def test_a_new_version_leaves_the_keys_of_unchanged_steps_in_files(tmp_path: Pat
     assert cold_keys[1] == {"new": 500, "totals": 299, "sessions": 500, "migrated": 0}
     assert restored[0] == restored[1]
     assert Counter(row.operation.split("/")[0] for row in restored[0])["totals"] == 99
+
+
+def test_ticks_at_rest_are_those_of_the_cut(tmp_path: Path) -> None:
+    """What closes, what later cuts hold and what stays when slices leave is as if all had been read."""
+    flow = ef.Flow("resting")
+    keyed = flow.front("in").key_by(lambda n: n % 300)
+    keyed.window(ef.Session(500), emit="close").count().sink("sessions")
+    keyed.window(ef.Tumbling(400), emit="close").sum().sink("sums")
+    layout = Layout(flow.graph())
+    front, store = layout.graph.fronts["in"].id, CheckpointStore(tmp_path / "checkpoint")
+    store.begin()
+
+    def go_on(worker: Worker, acker: Acker, begin: int, end: int, until: Moment) -> list[Any]:
+        elements = [((at, 0), at * 7) for at in range(begin, end)]
+        effects, given = worker.enter(front, elements, {0: until}), []
+        while effects.ack:
+            effects = worker.progress(acker.receive(effects.ack))
+            given += [(bundle.sink, item) for bundle in effects.bundles for item in bundle.items]
+        return given
+
+    worker, acker = Worker(layout, 0, 1), Acker(workers=1, fronts=[0])
+    go_on(worker, acker, 0, 1_000, (1_000, 0))
+    first = cut_of(worker, store, 1, (1_000, 0))
+    again = map(Scheduled._make, store.rows_in(first, ALL_HASHES, kind=SCHEDULED))
+    part = store.write_part(
+        2, 0, [list(again)[::2]], incarnation=store.incarnation(), kind=SCHEDULED, base=1
+    )  # some are in two parts of the chain
+    cut = Manifest.of(
+        layout.graph, number=2, incarnation=store.incarnation(), time=(1_000, 0), parts=[part], base=first
+    )  # fmt: skip
+    store.commit(cut)
+    plan = Plan(
+        layout.graph, 1, 2, None, "", {}, equal_owners(1), {}, 100, 100,  # type: ignore[arg-type]
+    )  # fmt: skip
+    found = []
+    for number, state_memory in enumerate((None, 400)):
+        cuts = CutsByTime(plan._replace(state_memory=state_memory), 0, {})
+        worker, acker = cuts.engine, Acker(workers=1, fronts=[0])
+        worker.keep_cold(partial(SortedRuns, str(tmp_path / "cold")))
+        acks = [effects.ack for effects in cuts.restored(store, cut, SavedLists())]
+        for ack in acks:
+            if ack:
+                acker.receive(ack)
+        resting = [machine.pending.resting for machine in worker.machines.ticking.values()]
+        assert [ticks is None for ticks in resting] == [state_memory is None] * 2
+        waiting = [
+            sorted(pending.waiting_at(cut.time)) for pending in worker.machines.all_pending()
+        ]
+        given = go_on(worker, acker, 1_000, 1_150, (1_150, 0))
+        later = cut_of(worker, store, 3 + number, (1_150, 0))
+        kept = sorted(store.rows_in(later, ALL_HASHES, kind=SCHEDULED))
+        given += go_on(worker, acker, 1_150, 1_700, (1_700, 0))
+        halves = equal_owners(2)
+        for machine in worker.machines.ticking.values():
+            machine.leave_behind(halves, 1)
+        left = [sorted(machine.ticks.all()) for machine in worker.machines.ticking.values()]
+        given += go_on(worker, acker, 1_700, 1_700, AFTER_ALL)
+        found.append((waiting, given, kept, sorted(store.rows_in(later, ALL_HASHES)), left))
+        worker.close_cold()
+    for whole, at_rest in zip(*found, strict=True):
+        assert whole
+        assert whole == at_rest
 
 
 def test_what_is_on_disk_is_copied_to_a_cut_and_not_encoded_again(

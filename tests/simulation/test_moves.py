@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from emberflow.engine.cuts.cut import KeptTicks
 from emberflow.engine.cuts.pending import PendingTicks
+from emberflow.engine.cuts.resting import TicksInMemory
 from emberflow.engine.machines.cold import Cooling, RowsInMemory
 from emberflow.engine.machines.group import GroupMachine
 from emberflow.engine.machines.reduce import ReduceMachine
@@ -279,6 +281,26 @@ def ticks_of_keys_that_stay_are_in_no_later_cut(monkeypatch: pytest.MonkeyPatch)
 @breaks
 def ticks_of_keys_that_leave_run_here_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Ticks, "_owned", lambda ticks, mixed: mixed)
+
+
+@breaks
+def ticks_at_rest_are_in_no_later_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TicksInMemory, "kept", lambda ticks, moment: KeptTicks(lambda: iter(())))
+
+
+@breaks
+def ticks_that_were_at_rest_are_not_pending(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PendingTicks, "woken", lambda pending, ticks: None)
+
+
+@breaks
+def ticks_at_rest_stay_when_slices_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TicksInMemory, "keep_only", lambda ticks, ranges: None)
+
+
+@breaks
+def nobody_waits_for_ticks_at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Ticks, "_look_at_rest", lambda ticks, resting: None)
 
 
 @breaks

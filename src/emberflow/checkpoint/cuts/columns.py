@@ -18,6 +18,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -127,6 +128,34 @@ def opened_columns(
                 if step in found:
                     found[step].append(ColumnRun(part, own))
     return {step: runs for step, runs in found.items() if not _may_have_lists(runs)}
+
+
+def scheduled_columns(
+    sources: Sequence[Source], ranges: Sequence[HashRange], time: tuple[int, int]
+) -> pa.Table:
+    """What parts of a chain have scheduled in ranges of hashes, at or above a global time, undecoded and in no
+    order. Some items may be there several times."""
+    import numpy as np
+
+    inside = Ranges(ranges)
+    names = [name for name in SCHEMA.names if name != "follows"]
+    found = [pa.table({name: pa.array([], SCHEMA.field(name).type) for name in names})]
+    for source in sources:
+        with ExitStack() as files:
+            file, runs = opened_runs(source, lambda group: True, files)
+            for group in chain.from_iterable(runs):
+                with damage_of(source):
+                    table = file.read_row_group(group, columns=names, use_threads=False)
+                times, fronts = table["time"].to_numpy(), table["front"].to_numpy()
+                wanted = (times > time[0]) | ((times == time[0]) & (fronts >= time[1]))
+                own = inside.those(table["key_hash"].to_numpy().astype(np.int32))
+                if own is not None:
+                    wanted &= own
+                found.append(table if wanted.all() else table.take(int64s(np.flatnonzero(wanted))))
+    large = {"key": pa.large_binary(), "payload": pa.large_binary()}
+    schema = pa.schema([pa.field(name, large.get(name, SCHEMA.field(name).type)) for name in names])
+    made = [table.select(names).cast(schema) for table in found]
+    return pa.concat_tables(made).combine_chunks()
 
 
 def _may_have(group: Any, steps: Collection[str]) -> bool:

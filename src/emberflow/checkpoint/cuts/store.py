@@ -52,7 +52,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from emberflow.checkpoint.cuts.columns import ColumnRun, opened_columns
+from emberflow.checkpoint.cuts.columns import ColumnRun, opened_columns, scheduled_columns
 from emberflow.checkpoint.cuts.lists import SavedLists
 from emberflow.checkpoint.cuts.manifest import Manifest, PartInfo, checked_json, json_with_checksum
 from emberflow.checkpoint.cuts.part_file import PartFile
@@ -77,6 +77,7 @@ from emberflow.checkpoint.ranges import Ranges
 from emberflow.values.hashing import HASH_MAX, HASH_MIN, HashRange
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyarrow.fs import FileSystem
 
 _CLAIM = re.compile(r"(\d+)-([0-9a-f]+)\.claim\.json")
@@ -473,6 +474,11 @@ class CheckpointStore:
         """The rows of steps by columns, for those steps that can be read like this; see `cuts.columns`. The
         parts with the paths ``without`` are left out."""
         return opened_columns(self._sources(manifest, ranges, without=without), ranges, steps)
+
+    def scheduled(self, manifest: Manifest, ranges: Sequence[HashRange]) -> pa.Table:
+        """What a cut has scheduled in ranges of hashes, by columns; see `cuts.columns`."""
+        sources = self._sources(manifest, ranges, SCHEDULED)
+        return scheduled_columns(sources, ranges, manifest.time)
 
     def pages(
         self,

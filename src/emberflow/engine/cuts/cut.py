@@ -64,7 +64,7 @@ references and no copies. Which buckets have changed since ``since`` is known wi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from emberflow.engine.messages import Moment
@@ -115,8 +115,20 @@ class KeptRows(Protocol):
         """The same, as they are on disk: what the writer of a file takes, without encoding them again."""
 
 
+class KeptTicks:
+    """Scheduled items that are at rest (`cuts.resting`): whatever happens to them later, these stay."""
+
+    looks = 0
+
+    def __init__(self, ticks: Callable[[], Iterator[Scheduled]]) -> None:
+        self._ticks = ticks
+
+    def __iter__(self) -> Iterator[Scheduled]:
+        return self._ticks()
+
+
 #: What a cut holds.
-Content: TypeAlias = Row | Scheduled | KeptRows
+Content: TypeAlias = Row | Scheduled | KeptRows | KeptTicks
 
 Saved = TypeVar("Saved", Row, Scheduled)
 

@@ -22,9 +22,11 @@ that has sent it (`is_with_its_key`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any
 
-from emberflow.engine.cuts.cut import Scheduled, scheduled_row
+from emberflow.engine.cuts.cut import KeptTicks, Scheduled, scheduled_row
+from emberflow.engine.cuts.resting import RestingTicks
 from emberflow.engine.messages import BEFORE_ALL, Moment
 from emberflow.values.hashing import key_hash
 from emberflow.values.item import Place
@@ -95,7 +97,7 @@ class Pending:
         self._final, self._committed = committed + others, len(committed)
         self._due = max(_ITEMS_MIN, 2 * (len(self._open) + len(self._final)))
 
-    def capture(self, moment: Moment, since: Moment) -> Iterator[Scheduled | None]:
+    def capture(self, moment: Moment, since: Moment) -> Iterator[Scheduled | KeptTicks | None]:
         """The rows of a cut at this moment, one by one; None for an item that it does not need."""
         self._begun = moment
         self._ahead.append(self._open)
@@ -171,10 +173,10 @@ class PendingTicks(Pending):
     """The ticks of a worker's own keys.
 
     When slices leave, what is pending of their keys stays for a while, and is in no cut. It is dropped between
-    other work (`sift`).
+    other work (`sift`). Those at rest (`resting`) are pending, too.
     """
 
-    __slots__ = ("_is_own", "_kept", "_mixed")
+    __slots__ = ("_is_own", "_kept", "_mixed", "resting")
 
     def __init__(self, operation: str) -> None:
         super().__init__(operation)
@@ -183,6 +185,11 @@ class PendingTicks(Pending):
         self._mixed: list[tuple[Moment, Place, Any]] = []
         self._kept: list[tuple[Moment, Place, Any]] = []
         self._is_own: IsOwn = _always
+        self.resting: RestingTicks | None = None
+
+    def woken(self, ticks: Iterable[Scheduled]) -> None:
+        """These are not at rest any more. All of them are in committed cuts."""
+        self._kept += [(tick.origin, tick.place, tick.payload) for tick in ticks]
 
     def __len__(self) -> int:
         return super().__len__() + len(self._mixed) + len(self._kept)
@@ -214,6 +221,7 @@ class PendingTicks(Pending):
                 if origin < moment
             ]
         self._mixed, self._is_own, self._since = kept, other._is_own, moment
+        self.resting = other.resting
         self._due = max(_ITEMS_MIN, 2 * len(self))
 
     def take_in(self, other: PendingTicks) -> None:
@@ -231,19 +239,23 @@ class PendingTicks(Pending):
         self._kept = [known for known in self._kept if known[1] >= minimal]
         self._due = max(_ITEMS_MIN, 2 * len(self))
 
-    def capture(self, moment: Moment, since: Moment) -> Iterator[Scheduled | None]:
-        if since < self._since:
-            self.sift()
-            self._final[:0] = self._kept
-            self._committed += len(self._kept)
-            self._kept = []
-        return super().capture(moment, since)
+    def capture(self, moment: Moment, since: Moment) -> Iterator[Scheduled | KeptTicks | None]:
+        if since >= self._since:
+            return super().capture(moment, since)
+        self.sift()
+        self._final[:0] = self._kept
+        self._committed += len(self._kept)
+        self._kept = []
+        kept = [] if self.resting is None else [self.resting.kept(moment)]
+        return chain(kept, super().capture(moment, since))
 
     def waiting_at(self, moment: Moment) -> Iterator[Scheduled]:
         self.sift()
         for origin, place, payload in self._kept:
             if moment <= place:
                 yield self._row(origin, place, payload)
+        if self.resting is not None:
+            yield from self.resting.kept(moment)
         yield from super().waiting_at(moment)
 
     def _row(self, origin: Moment, place: Place, payload: Any) -> Scheduled:

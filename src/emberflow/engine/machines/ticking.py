@@ -22,7 +22,7 @@ keys that come are the ones of the cut. Those of keys that have left are dropped
 they are due: whoever has the key has them too.
 
 **Cold keys** keep their ticks: a tick that is due brings the bucket of its key back (`cold`), with those of
-all other ticks of its time.
+all other ticks of its time. The ticks themselves can be at rest until then (`cuts.resting`).
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from typing import Any
 
 from emberflow.engine.cuts.cut import Scheduled
 from emberflow.engine.cuts.pending import IsOwn, PendingTicks
+from emberflow.engine.cuts.resting import RestingTicks
 from emberflow.engine.loops import items as loops
 from emberflow.engine.machines.map import map_process
 from emberflow.engine.machines.reduce import OUT, Absent, ReduceBucket, ReduceMachine
@@ -57,7 +58,7 @@ class Ticks:
     list is sorted once, when its ticks are due.
     """
 
-    __slots__ = ("_is_own", "_mixed", "_moments", "_of")
+    __slots__ = ("_at_rest", "_is_own", "_mixed", "_moments", "_of", "_pending", "_resting")
 
     def __init__(self) -> None:
         self._moments: list[Moment] = []
@@ -65,6 +66,22 @@ class Ticks:
         #: What was here when slices left: some of it is of keys that have left.
         self._mixed: dict[Moment, list[FlatItem]] = {}
         self._is_own: IsOwn | None = None
+        #: Those at rest, what they are pending at, and their least global time: the heap has no other of theirs.
+        self._resting: RestingTicks | None = None
+        self._pending: PendingTicks | None = None
+        self._at_rest: Moment | None = None
+
+    def rest(self, resting: RestingTicks | None, pending: PendingTicks) -> None:
+        """Let ticks wait at rest, which become pending when they are due."""
+        self._pending = pending
+        if resting is not None and self._resting is None:
+            self._resting = resting
+            self._look_at_rest(resting)
+
+    def _look_at_rest(self, resting: RestingTicks) -> None:
+        least = self._at_rest = resting.least
+        if least is not None and least not in self._of and least not in self._mixed:
+            heappush(self._moments, least)
 
     @property
     def least(self) -> Moment | None:
@@ -78,6 +95,8 @@ class Ticks:
     def all(self) -> list[FlatItem]:
         """All that wait, in no particular order."""
         own = [tick for waiting in self._of.values() for tick in waiting]
+        if self._resting is not None:
+            own += [(tick.place, 0, tick.payload) for tick in self._resting.all()]
         return own + [tick for mixed in self._mixed.values() for tick in self._owned(mixed)]
 
     def leave(self, is_own: IsOwn) -> None:
@@ -113,7 +132,7 @@ class Ticks:
                 known += waiting
                 continue
             self._of[at] = waiting
-            if at not in self._mixed:
+            if at not in self._mixed and at != self._at_rest:
                 heappush(self._moments, at)
 
     def add(self, ticks: list[FlatItem]) -> None:
@@ -124,7 +143,7 @@ class Ticks:
             waiting = known.get(moment)
             if waiting is None:
                 known[moment] = [tick]
-                if moment not in self._mixed:
+                if moment not in self._mixed and moment != self._at_rest:
                     heappush(self._moments, moment)
             else:
                 waiting.append(tick)
@@ -134,7 +153,17 @@ class Ticks:
         moment = heappop(self._moments)
         taken = self._of.pop(moment, [])
         mixed = self._mixed.pop(moment, None)
-        return taken if mixed is None else taken + self._owned(mixed)
+        if mixed is not None:
+            taken += self._owned(mixed)
+        if moment == self._at_rest:
+            resting, pending = self._resting, self._pending
+            assert resting is not None
+            assert pending is not None
+            woken = resting.take(moment)
+            pending.woken(woken)
+            taken += [(tick.place, 0, tick.payload) for tick in woken]
+            self._look_at_rest(resting)
+        return taken
 
 
 class TickingMachine(ReduceMachine):
@@ -248,7 +277,14 @@ class TickingMachine(ReduceMachine):
         self.pending.restore(moment, ticks)
         self.ticks.add([(tick.place, 0, tick.payload) for tick in ticks])
 
+    def rest(self, ticks: RestingTicks) -> None:
+        """Let the other ticks that the same cut has of own keys be at rest. Call it once."""
+        self.pending.resting = ticks
+        self.ticks.rest(ticks, self.pending)
+
     def leave_behind(self, owners: Owners, worker: int) -> bool:
+        if self.pending.resting is not None:
+            self.pending.resting.keep_only(owners.ranges(worker))
         of_slice = owners.of_slice
 
         def is_own(key: object) -> bool:
@@ -274,6 +310,7 @@ class TickingMachine(ReduceMachine):
             assert isinstance(other, TickingMachine)
             self.ticks = other.ticks
             self.pending.inherit(other.pending, moment)
+            self.ticks.rest(None, self.pending)
         return True
 
     def take_in(self, other: Trimmed[ReduceBucket], moment: Moment) -> None:

@@ -39,7 +39,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import chain
 from typing import Any
 
-from emberflow.engine.cuts.cut import Row, Scheduled, rows_in
+from emberflow.engine.cuts.cut import KeptTicks, Row, Scheduled, rows_in
 from emberflow.engine.cuts.pending import is_with_its_key
 from emberflow.engine.cuts.translation import translated_rows, translated_timers
 from emberflow.engine.layout import Layout, Machines, Stateful
@@ -207,7 +207,9 @@ def kept_timers(worker: Worker, moment: Moment, *, ticks_too: bool = False) -> I
     machines = worker.machines
     for pending in machines.all_pending() if ticks_too else machines.pending.values():
         for item in pending.capture(moment, BEFORE_ALL):
-            if item is not None:
+            if isinstance(item, KeptTicks):
+                yield from item
+            elif item is not None:
                 yield item
 
 

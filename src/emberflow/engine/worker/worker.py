@@ -23,11 +23,12 @@ and gathers what they give.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from operator import itemgetter
 from typing import Any
 
 from emberflow.engine.cuts.cut import Capture, Row, Scheduled
+from emberflow.engine.cuts.resting import RestingTicks
 from emberflow.engine.interface import BarrierStatistics, NodeStatistics, Statistics
 from emberflow.engine.layout import Layout, Machines
 from emberflow.engine.machines.barrier import Barrier
@@ -267,6 +268,17 @@ class Worker:
         """By operation: where keys can be cold. Before `restore`, the rows of a cut may be put there
         instead of being given to it."""
         return self.retention.cold_stores()
+
+    def resting_steps(self) -> Collection[str]:
+        """The maps whose ticks can be at rest (`cuts.resting`)."""
+        return {machine.pending.operation for machine in self.machines.ticking.values()}
+
+    def rest(self, operation: str, ticks: RestingTicks) -> None:
+        """Leave ticks of own keys that a cut has of a map at rest, instead of giving them to `restore`, which is
+        called behind this."""
+        for machine in self.machines.ticking.values():
+            if machine.pending.operation == operation:
+                machine.rest(ticks)
 
     def close_cold(self) -> None:
         """Nothing is processed any more: close the stores."""

@@ -17,7 +17,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from emberflow.engine.cuts.cut import Row
+from emberflow.engine.cuts.cut import Row, Scheduled
+from emberflow.engine.cuts.pending import is_with_its_key
+from emberflow.engine.cuts.resting import TicksInMemory
 from emberflow.engine.machines.cold import RowsInMemory
 from emberflow.engine.speculation.judge import Stubborn
 from emberflow.engine.speculation.patience import Judges
@@ -135,6 +137,7 @@ class Evictions:
         self._probability = probability
         self._random = Random(f"emberflow evictions {seed}")
         self._restores = Random(f"emberflow restores {seed}")
+        self._rests = Random(f"emberflow rests {seed}")
         if probability:
             worker.keep_cold(RowsInMemory)
 
@@ -148,6 +151,23 @@ class Evictions:
                 stores[row.operation].put([row])
             else:
                 restored.append(row)
+        return restored
+
+    def at_rest(self, scheduled: list[Scheduled]) -> list[Scheduled]:
+        """Leave some ticks of a cut at rest, at random. Returns what is to be restored."""
+        worker, dice = self._worker, self._rests
+        steps = worker.resting_steps() if self._probability else ()
+        share = dice.choice((0.0, 0.5, 1.0))
+        resting: dict[str, list[Scheduled]] = {}
+        restored: list[Scheduled] = []
+        for item in scheduled:
+            can = item.operation in steps and is_with_its_key(item) and worker.owns(item.key_hash)
+            if can and dice.random() < share:
+                resting.setdefault(item.operation, []).append(item)
+            else:
+                restored.append(item)
+        for operation, ticks in resting.items():
+            worker.rest(operation, TicksInMemory(ticks))
         return restored
 
     def draw(self) -> None:

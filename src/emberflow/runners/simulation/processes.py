@@ -122,6 +122,7 @@ class WorkerProcess(Process):
         elif cut is not None:
             rows = self._evictions.left_cold(owned(cut.rows, self.index, life.owners))
             scheduled = owned(cut.scheduled, self.index, life.owners)
+            scheduled = self._evictions.at_rest(scheduled)
             self._effects(self.worker.restore(cut.manifest.moment, rows, scheduled))
         self._reading = ReadingHost(
             life.network,

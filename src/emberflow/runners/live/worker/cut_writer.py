@@ -21,7 +21,7 @@ import queue
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from itertools import chain
+from itertools import chain, islice
 from typing import NamedTuple, cast
 
 from emberflow.checkpoint.cuts.lists import SavedLists
@@ -29,7 +29,7 @@ from emberflow.checkpoint.cuts.manifest import PartInfo
 from emberflow.checkpoint.cuts.rows import SCHEDULED, Chunk
 from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.checkpoint.files import is_unwritable
-from emberflow.engine.cuts.cut import Capture, Content, KeptRows, Row, Scheduled
+from emberflow.engine.cuts.cut import Capture, Content, KeptRows, KeptTicks, Row, Scheduled
 from emberflow.engine.cuts.packed import PackedRows
 from emberflow.engine.interface import EngineWorker
 from emberflow.engine.messages import Moment
@@ -206,9 +206,11 @@ class CutWriter:
 
     def _captured(self, order: CutOrder) -> Captured:
         scheduled: list[Scheduled] = []
-        rows = self._rows(scheduled)
+        resting: list[KeptTicks] = []
+        rows = self._rows(scheduled, resting)
         try:
-            return Captured(self._worker, order.number, self._stored(order, rows, scheduled), {})
+            parts = self._stored(order, rows, scheduled, resting)
+            return Captured(self._worker, order.number, parts, {})
         except OSError as error:
             if not is_unwritable(error):
                 raise
@@ -217,7 +219,11 @@ class CutWriter:
             return Captured(self._worker, order.number, [], {}, error)
 
     def _stored(
-        self, order: CutOrder, rows: Iterator[Chunk], scheduled: list[Scheduled]
+        self,
+        order: CutOrder,
+        rows: Iterator[Chunk],
+        scheduled: list[Scheduled],
+        resting: list[KeptTicks],
     ) -> list[PartInfo]:
         """Store the rows, and then the scheduled items that were found among them."""
         store, incarnation = self._store, self._incarnation
@@ -233,12 +239,12 @@ class CutWriter:
                 pause=self._rest,
             )
         ]
-        if scheduled:
+        if scheduled or resting:
             parts.append(
                 store.write_part(
                     order.number,
                     self._worker,
-                    [scheduled],
+                    chain([scheduled], self._at_rest(resting)),
                     incarnation=incarnation,
                     kind=SCHEDULED,
                     base=order.base,
@@ -247,7 +253,16 @@ class CutWriter:
             )
         return [part for part in parts if part is not None]
 
-    def _rows(self, scheduled: list[Scheduled]) -> Iterator[Chunk]:
+    def _at_rest(self, resting: list[KeptTicks]) -> Iterator[Chunk]:
+        """Scheduled items that the worker has left where it found them, many at once."""
+        ticks = chain.from_iterable(resting)
+        while some := list(islice(ticks, _ROWS_AT_ONCE)):
+            if self._ended.is_set():
+                raise _Ended
+            yield some
+            self._rest()
+
+    def _rows(self, scheduled: list[Scheduled], resting: list[KeptTicks]) -> Iterator[Chunk]:
         """Rows of buckets as the loop captures them, many at once; scheduled items are set apart. What the
         worker has out of memory is read here, and copied as it is."""
         rows: list[Row] = []
@@ -270,6 +285,8 @@ class CutWriter:
                         scheduled.append(each)
                     elif isinstance(each, PackedRows):
                         yield each
+                    elif isinstance(each, KeptTicks):
+                        resting.append(each)
                     else:
                         kept.append(each)
             if rows and (chunk is None or len(rows) >= _ROWS_AT_ONCE):

@@ -33,6 +33,7 @@ from emberflow.engine.worker.worker import Worker
 from emberflow.runners.live.cold.ahead import CopiedAhead
 from emberflow.runners.live.cold.bound import default_folder, default_limit
 from emberflow.runners.live.cold.runs import SortedRuns
+from emberflow.runners.live.cold.ticks import divided_ticks
 from emberflow.runners.live.wire.plan import Plan
 from emberflow.runners.live.worker.cut_writer import Captured, CutOrder, CutWriter
 from emberflow.runners.live.worker.feed import Feed
@@ -200,14 +201,17 @@ class CutsByTime:
     ) -> Iterator[Effects]:
         own, carried = self._plan.owners.ranges(self._index), self._plan.carried
         left_cold: Collection[str] = ()
+        scheduled: Iterator[Scheduled] | None = None
         if _rows_a_worker(cut, self._plan) >= _restored_rows_max(self._plan):
             left_cold = self._left_cold(store, cut, own)
+            if carried is None:
+                scheduled = self._left_at_rest(store, cut, own)
             yield self.engine.restore(
                 cut.time, [], []
             )  # it knows what has expired before it begins
         rows: Iterator[Row] = store.rows_in(cut, own, lists=lists, left_out=left_cold)
-        kept = store.rows_in(cut, own, kind=SCHEDULED)
-        scheduled: Iterator[Scheduled] = map(Scheduled._make, kept)
+        if scheduled is None:
+            scheduled = map(Scheduled._make, store.rows_in(cut, own, kind=SCHEDULED))
         if carried is not None:  # the cut is of an earlier version of the flow
             begun = [rows_of(backfill, own) for backfill in carried.backfills]
             rows = chain(translated_rows(rows, carried, cut.time), *(one for one, _ in begun))
@@ -230,6 +234,15 @@ class CutsByTime:
             if expires is not None:  # what was over for the old version is not carried
                 cold.end(cut.time[0] - expires)
         return found
+
+    def _left_at_rest(
+        self, store: CheckpointStore, cut: Manifest, own: Sequence[HashRange]
+    ) -> Iterator[Scheduled]:
+        """Leave the ticks of a cut as they are until they are due. Returns what else it has scheduled."""
+        resting, others = divided_ticks(store.scheduled(cut, own), self.engine.resting_steps())
+        for step, ticks in resting.items():
+            self.engine.rest(step, ticks)
+        return others
 
     def inherited(self, old: EngineWorker, moment: Moment, begun: Begun) -> Effects:
         assert isinstance(old, Worker)
