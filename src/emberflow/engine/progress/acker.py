@@ -57,7 +57,6 @@ from emberflow.engine.messages import (
     Bound,
     Moment,
     Progress,
-    Xors,
 )
 from emberflow.engine.progress.arrangements import Arrangements
 from emberflow.errors import InternalError
@@ -117,35 +116,39 @@ class AckTable(Generic[T]):
         return tuple([entry for entry in self._xors.items() if entry[0] < moment])
 
 
-class OwnTable:
-    """The tables of one worker for what concerns its keys alone, by level."""
+class Levels(Generic[T]):
+    """Tables by level, in the order of the levels."""
 
-    __slots__ = ("_levels",)
+    __slots__ = ("_tables",)
 
     def __init__(self) -> None:
-        self._levels: dict[int, AckTable[Moment]] = {0: AckTable[Moment]()}
+        self._tables: dict[int, AckTable[T]] = {0: AckTable[T]()}
 
     def __len__(self) -> int:
-        return sum(map(len, self._levels.values()))
+        return sum(map(len, self._tables.values()))
 
-    def add(self, by_level: dict[int, Xors]) -> None:
-        for level, xors in by_level.items():
-            if level not in self._levels:
-                self._levels = dict(sorted([*self._levels.items(), (level, AckTable[Moment]())]))
-            self._levels[level].add(xors)
+    def add(self, level: int, xors: dict[T, int]) -> None:
+        table = self._tables.get(level)
+        if table is None:
+            table = AckTable[T]()
+            self._tables = dict(sorted([*self._tables.items(), (level, table)]))
+        table.add(xors)
 
-    def minimum(self) -> Moment:
-        return min(table.minimum() for table in self._levels.values())
+    def minimum(self) -> T | Moment:
+        return min(table.minimum() for table in self._tables.values())
 
-    def frontiers(self) -> tuple[Moment, ...]:
-        """By stage if something is held, and the least of all as the last one."""
-        least, by_stage, is_held = AFTER_ALL, list[Moment](), False
-        for level, table in self._levels.items():
-            while 2 * len(by_stage) < level:
-                by_stage.append(least)
-            least = min(least, table.minimum())
+    def frontiers(self, least: Moment = AFTER_ALL) -> tuple[T | Moment, ...]:
+        """The least of all and of what is given, as the last one; and ahead of it the frontiers by stage, if
+        something is held."""
+        of_all: T | Moment = least
+        by_stage: list[T | Moment] = []
+        is_held = False
+        for level, table in self._tables.items():
+            while 2 * len(by_stage) < level:  # stages whose levels all come before this one
+                by_stage.append(of_all)
+            of_all = min(of_all, table.minimum())
             is_held = is_held or bool(level & 1 and len(table))
-        return (*by_stage, least) if is_held else (least,)
+        return (*by_stage, of_all) if is_held else (of_all,)
 
 
 class Acker:
@@ -160,10 +163,10 @@ class Acker:
 
     def __init__(self, *, workers: int, fronts: list[int]) -> None:
         self.reports: dict[int, Moment] = dict.fromkeys(fronts, BEFORE_ALL)
-        #: By level, in their order.
-        self._levels: dict[int, AckTable[Place]] = {0: AckTable[Place]()}
+        self._levels = Levels[Place]()
         self._ranges = tuple(AckTable[Moment]() for _ in range(workers))
-        self._own = tuple(OwnTable() for _ in range(workers))
+        #: By worker: what concerns its keys alone.
+        self._own = tuple(Levels[Moment]() for _ in range(workers))
         self._owns = False
         self._failing = {FAILING: AckTable[Place](), FAILED: AckTable[Place]()}
         self.progress = Progress(BEFORE_ALL, (BEFORE_ALL,) * workers)
@@ -175,32 +178,32 @@ class Acker:
     @property
     def entries(self) -> int:
         """How many global times are not known to be done."""
-        count = sum(map(len, self._levels.values())) + sum(map(len, self._failing.values()))
+        count = len(self._levels) + sum(map(len, self._failing.values()))
         return count + sum(map(len, self._ranges)) + sum(map(len, self._own))
 
     def least_in_flight(self) -> Place | None:
         """The least entry, if nothing but it holds the minimal time back."""
-        levels: list[Place] = [table.minimum() for table in self._levels.values()]
-        levels += [table.minimum() for table in self._failing.values()]
-        levels += [table.minimum() for table in self._own]
-        least = min([*levels, *(table.minimum() for table in self._ranges)])
+        minima: list[Place] = [self._levels.minimum()]
+        minima += [table.minimum() for table in self._failing.values()]
+        minima += [table.minimum() for table in self._own]
+        minima += [table.minimum() for table in self._ranges]
+        least = min(minima)
         return least if least < min(self.reports.values(), default=AFTER_ALL) else None
 
     def receive(self, ack: Ack) -> Progress:
         self.acks += 1
         self._heard[ack.worker] = ack.number
-        self._levels[0].add(ack.anywhere)
+        self._levels.add(0, ack.anywhere)
         for level, by_turn in ack.deeper.items():
             if level < 0:
                 self._failing[level].add(by_turn)
-                continue
-            if level not in self._levels:
-                self._levels = dict(sorted([*self._levels.items(), (level, AckTable[Place]())]))
-            self._levels[level].add(by_turn)
+            else:
+                self._levels.add(level, by_turn)
         for worker, xors in ack.ranges.items():
             self._ranges[worker].add(xors)
         for worker, by_level in ack.own.items():
-            self._own[worker].add(by_level)
+            for level, xors in by_level.items():
+                self._own[worker].add(level, xors)
             self._owns = True
         for front, promise in ack.reports.items():
             if promise < self.reports[front]:
@@ -264,13 +267,5 @@ class Acker:
 
     def _frontiers(self, promised: Moment) -> tuple[Place, tuple[Place, ...]]:
         """The least turn of all levels, and the frontiers by stage if something is held."""
-        turn: Place = promised
-        by_stage: list[Place] = []
-        is_held = False
-        for level, table in self._levels.items():
-            while 2 * len(by_stage) < level:  # stages whose levels all come before this one
-                by_stage.append(turn)
-            turn = min(turn, table.minimum())
-            is_held = is_held or bool(level & 1 and len(table))
-        by_stage.append(turn)
-        return turn, tuple(by_stage) if is_held else ()
+        frontiers = self._levels.frontiers(promised)
+        return frontiers[-1], frontiers if len(frontiers) > 1 else ()
