@@ -462,7 +462,7 @@ def _one_of(kinds: Any) -> Callable[[str, object], str]:
 _OPTIONS: dict[str, tuple[Any, Callable[[str, object], Any]]] = {
     "workers": (2, _workers),
     "credit": (None, _number),  # see `_default_credit`
-    "batch": (1_000, _number),
+    "batch": (None, _number),  # see `life.default_batch`
     "onError": ("fail", lambda key, value: value),  # checked with the flow
     "coordinatorHost": (None, _text),
     "bridgeHost": (None, _text),

@@ -31,6 +31,9 @@ from emberflow.values.owners import Owners
 if TYPE_CHECKING:
     from emberflow.runners.live.driver.cluster import CoordinatorAddress
 
+#: See `default_batch`.
+_BATCH_MIN, _BATCH_A_WORKER = 1_000, 250
+
 
 class Settings(NamedTuple):
     """The settings that all lives of a query share."""
@@ -41,7 +44,7 @@ class Settings(NamedTuple):
     workers: int
     owners: Owners
     credit: int
-    batch: int
+    batch: int | None  # None for `default_batch`
     on_error: OnError
     place: CoordinatorAddress
     guarantee: Guarantee
@@ -149,6 +152,12 @@ def coordinator_of(
     )
 
 
+def default_batch(workers: int) -> int:
+    """How many elements of a partition a worker takes in at once. It sends each worker a frame with a share of
+    them, and what a frame costs does not depend on what is in it: with many workers it takes more."""
+    return max(_BATCH_MIN, _BATCH_A_WORKER * workers)
+
+
 def plan_of(
     settings: Settings,
     life: Life,
@@ -170,7 +179,7 @@ def plan_of(
             for name, sink in settings.sinks.items()
         },
         credit=settings.credit,
-        batch=settings.batch,
+        batch=settings.batch or default_batch(settings.workers),
         on_error=settings.on_error,
         guarantee=settings.guarantee,
         checkpoint=settings.checkpoint,

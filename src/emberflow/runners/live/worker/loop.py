@@ -759,8 +759,7 @@ class WorkerLoop:
         """
         if not effects:
             return
-        for effect in effects:
-            self._send_frames(effect)
+        self._send_frames(effects)
         acks = [effect.ack for effect in effects]
         self._link.send_acks(acks, hold=reports_follow and not any(ack.reports for ack in acks))
         for effect in effects:
@@ -963,10 +962,16 @@ class WorkerLoop:
                 effects.append(self._engine.enter_items(feed.node, items, report, malformed))
         return effects
 
-    def _send_frames(self, effects: Effects) -> None:
-        for destination, frame in effects.frames:
-            self._peers[destination].send([self._encoded(protocol.FRAME, frame)])
-            self._last_bound_for[destination] = frame.parts[0][0]
+    def _send_frames(self, effects: list[Effects]) -> None:
+        """Send the frames of several events, those for a worker in one envelope."""
+        by_destination: dict[int, list[bytes]] = {}
+        for effect in effects:
+            for destination, frame in effect.frames:
+                encoded = self._encoded(protocol.FRAME, frame)
+                by_destination.setdefault(destination, []).append(encoded)
+                self._last_bound_for[destination] = frame.parts[0][0]
+        for destination, messages in by_destination.items():
+            self._peers[destination].send(messages)
 
     def _encoded(self, kind: bytes, body: Frame | StoredBundle) -> bytes:
         try:
