@@ -53,13 +53,13 @@ def test_fronts_hold_as_soon_as_the_last_cut_is_read() -> None:
     takeover = Takeover(
         2, None, print, in_place=True, bring_up=lambda cut, is_last: read.append((cut, is_last))
     )
-    rows = iter((50_000, 20_000, 19_000))
+    rows = iter((50_000, 60_000, 20_000, 19_000, 25_000, 18_000))
     while (order := takeover.order(cuts, now=0.0, all_halted=False)) is not Order.HOLD:  # type: ignore[arg-type]
         if order is Order.CUT:
             cuts.make()
             cuts.last_rows = next(rows)
         else:
             takeover.is_brought_up = True  # all have read it
-    assert not list(rows), "the last of them is hardly smaller than the one before"
+    assert not list(rows), "one that is not smaller may be chance, three are not"
     assert read[-2:] == [(cuts.last, False), (cuts.last, True)]
     assert not takeover.is_brought_up

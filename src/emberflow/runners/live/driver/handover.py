@@ -11,7 +11,8 @@ Output stands still from T until the next version runs, so what can be done befo
    large state: it takes a larger share of the time from then on. The others hold what has changed meanwhile,
    which is less each time. If slices move, the workers that will have them read what is new in each of
    these cuts before the next one is made, so little changes while they read the last of them. They stop
-   when a cut has few rows, or hardly less than the one before: what changes while one is made and read.
+   when a cut has few rows, or when some in a row had hardly less than the least one: what changes while one is
+   made and read. One alone says little, as a machine may be slow for a second.
 2. *Holding.* All fronts let in nothing more, and tell what they have let in.
 3. *Halting.* They go on to the time behind the greatest of these. So no front has let in anything at or
    above T, and the next version takes over the readers where they are, in memory. A front that does not
@@ -38,11 +39,13 @@ from emberflow.runners.live.driver.cuts import CutCommitter
 from emberflow.values.item import FRONT_MIN
 
 #: Cuts before the last one: as long as they are large and become smaller, and no more than this.
-_CUTS_MAX = 10
+_CUTS_MAX = 16
 _ROWS_FEW = 2_000
 _SMALLER = 0.8
+#: So many cuts one behind the other that are not smaller.
+_NOT_SMALLER_MAX = 3
 #: Cuts that are read ahead while others may be made meanwhile.
-_READS_MAX = 12
+_READS_MAX = 18
 #: How long the fronts that are ahead wait for those that are behind.
 _HALTING_SECONDS = 0.3
 
@@ -127,8 +130,9 @@ class Takeover:
         #: By worker: see `note_bounded`.
         self._bounded: dict[int, tuple[int, Moment]] = {}
         self._cuts = 0
-        #: The rows of the cut before the last one.
-        self._rows_before = math.inf
+        #: The rows of the least of these cuts, and how many behind it had hardly less.
+        self._rows_least = math.inf
+        self._not_smaller = 0
         self._is_holding = False
         self._is_halting = False
         self._gives_up_at = 0.0
@@ -214,9 +218,10 @@ class Takeover:
     def _wants_cut(self, committer: CutCommitter) -> bool:
         if self._cuts == 0:
             return True
-        rows, before = committer.last_rows, self._rows_before
-        self._rows_before = rows
-        return self._cuts < _CUTS_MAX and _ROWS_FEW < rows < _SMALLER * before
+        rows = committer.last_rows
+        self._not_smaller = 0 if rows < _SMALLER * self._rows_least else self._not_smaller + 1
+        self._rows_least = min(rows, self._rows_least)
+        return self._cuts < _CUTS_MAX and rows > _ROWS_FEW and self._not_smaller < _NOT_SMALLER_MAX
 
     def _halting(self, now: float) -> Order:
         if not self.is_asked_for:
