@@ -56,12 +56,14 @@ def backfilled(
         if at < moment:
             reference.enter(at, front, payload)
     reference.advance(GlobalTime(*moment))
+    buckets = list(reference.cut())
+    assert all(row.place < moment for row in buckets), "a cut holds what is below its moment"
     store = CheckpointStore(folder)
     life = store.begin()
     parts = [
         store.write_part(1, "backfill", [rows], incarnation=life.incarnation, kind=kind)
         for kind, rows in (
-            ("bucket", list(reference.cut())),
+            ("bucket", buckets),
             (SCHEDULED, list(reference.scheduled())),
         )
         if rows

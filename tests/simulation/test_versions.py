@@ -37,6 +37,11 @@ CHUNK = 25
 KEYS_OF_EARLIER_VERSIONS = VersionCase.of(30_114).with_faults(takeovers=0.0)
 
 
+def test_what_was_scheduled_for_the_moment_of_a_backfill_is_in_the_cuts_behind_it() -> None:
+    """A version begins at ``(21, 0)`` with a count whose last item was scheduled for 21; its workers crash."""
+    judged_with_versions(VersionCase.of(2_000_052))
+
+
 @pytest.mark.parametrize("first", range(0, tried("simulated versions"), CHUNK))
 def test_the_sinks_have_what_the_reference_has(first: int) -> None:
     happened: Counter[str] = Counter()

@@ -274,7 +274,9 @@ class Reference:
                     kept = list(bucket)[-(node.window - 1) :] if node.window > 1 else []
                     for number, payload in enumerate(kept):
                         # Places only tell which items of a bucket came first, and when the last one came.
-                        place = (touched[key], number)
+                        # They are ahead of all elements of that time: a cut may be at ``(time, 0)``, behind
+                        # what was scheduled for it, and what a cut holds is below it.
+                        place = (touched[key], number - len(kept))
                         if not is_reduction:
                             yield Row(node.name, key_hash(key), key, place, payload)
                         elif payload[2].__class__ is not NoneYet:
@@ -282,7 +284,7 @@ class Reference:
             elif isinstance(node, State):
                 written = self._transactions.written[node.name]
                 for key, value in self.states[node.name].items():
-                    yield Row(node.name, key_hash(key), key, (written[key], 0), value)
+                    yield Row(node.name, key_hash(key), key, (written[key], -1), value)
 
     def scheduled(self) -> Iterator[Scheduled]:
         """What is scheduled for later times, as it is in a cut."""
