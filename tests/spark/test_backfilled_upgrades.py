@@ -93,15 +93,16 @@ def started(
 def kill_some(
     query: LiveQuery, dice: Random, seconds: float, count: int, asked: Path | None = None
 ) -> threading.Thread:
-    """Kill workers from now on, one after another; and let the source go on when a version was asked for."""
+    """Kill workers from now on, one after another; and let the source go on when a version was asked for, and all
+    fronts know where they halt: behind that, it would be refused."""
+
+    def is_bounded() -> bool:
+        takeover = query._lives.current.coordinator._takeover
+        return takeover is not None and takeover.is_bounded
 
     def kill() -> None:
         deadline = time.monotonic() + SECONDS
-        while (
-            asked is not None
-            and query._lives.current.successor is None
-            and time.monotonic() < deadline
-        ):
+        while asked is not None and not is_bounded() and time.monotonic() < deadline:
             time.sleep(0.002)
         for _ in range(count):
             if asked is not None and dice.random() < 0.7:
