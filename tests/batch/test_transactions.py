@@ -240,6 +240,17 @@ def test_to_decide_alone_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
         assert repr(found) == repr(ef.run(flow, **elements)), seed
 
 
+def test_a_refused_update_of_an_expired_key_leaves_what_was_written() -> None:
+    """It sees the default, but that is not what the key was given last."""
+    flow = ef.Flow("expired")
+    state = flow.state("s", default=0, expire_after=2)
+    with flow.front("in").transaction() as tx:
+        tx.key_by(lambda n: 0).update(state, lambda _, n: n, check=lambda value: value < 5)
+    tx.committed.sink("out")
+    _, told = versions_after(flow, {"in": [ef.At(1, 3), ef.At(9, 7)]}, 0)
+    assert [(place[0], value) for place, value in told.values()] == [(1, 3)]
+
+
 # --- What runs how --------------------------------------------------------------------------------
 
 

@@ -140,6 +140,7 @@ class StateMachine(Keyed):
         uses, written, expires = self._uses, self._written, self._state.expires
         noting, default = self._ended is not None or expires is not None, self._state.default
         lane_now, key_now, current = self._lane, self._key, self._value
+        seen = current
         number_now = -1
         use: _Use | None = None
         key_of: Callable[[Any], Any] = len
@@ -161,13 +162,14 @@ class StateMachine(Keyed):
                     self._key, self._value = key_now, current
                     current = self._turn_to(lane, key)
                     lane_now, key_now = lane, key
+                seen = current
                 if (
                     expires is not None
                     and key in written
                     and has_expired(written[key][0], expires, times[len(values)])
                 ):
-                    current = default
-                value = current if function is None else function(current, own)
+                    seen = default  # what is held stays: a refused access changes nothing
+                value = seen if function is None else function(seen, own)
                 if value.__class__ is At:
                     raise TypeError("a state cannot hold what is scheduled")
                 if check is None or (check(value, own) if sees_payload else check(value)):
@@ -181,7 +183,7 @@ class StateMachine(Keyed):
         except Exception:
             at = len(values)
             if use is not None:  # raises the same error as in every runner
-                use.outcome(current, owns[at], (times[at], front_of(paths[at])))
+                use.outcome(seen, owns[at], (times[at], front_of(paths[at])))
             raise
         self._lane, self._key, self._value = lane_now, key_now, current
         return values, failed
