@@ -54,6 +54,8 @@ EFFORTS = {
     "simulated flows with crashes": Effort(15, 600),
     "simulated paths that keep their key": Effort(20, 1_000),
     "paths that keep their key, over crashes": Effort(10, 600),
+    "simulated flows with accounts": Effort(20, 1_000),
+    "accounts over crashes": Effort(10, 600),
     "rare events of crashes": Effort(20, 200),
     "traces of a seed": Effort(8, 40),
     "traces of a seed with crashes": Effort(5, 30),

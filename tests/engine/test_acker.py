@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import emberflow as ef
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Ack, Bound, Moment, Progress, Xors
-from emberflow.engine.progress.acker import Acker, AckTable
+from emberflow.engine.progress.acker import Acker
+from emberflow.engine.progress.tables import AckTable
 from emberflow.values.hashing import stable_id
 from emberflow.values.item import Place
 from tests.effort import examples

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import emberflow as ef
-from emberflow.engine.progress import acker as acker_module
+from emberflow.engine.progress import tables as tables_module
 from tests.engine.fake_link import FakeLink, on_fake_link
 
 NUMBERS = range(10)
@@ -77,7 +77,7 @@ def test_what_the_acker_has_heard_of_does_not_count_twice(link: FakeLink) -> Non
 def test_where_there_is_too_much_to_tell_the_acker_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(acker_module, "_ENTRIES_SENT_MAX", len(NUMBERS) - 1)
+    monkeypatch.setattr(tables_module, "_ENTRIES_SENT_MAX", len(NUMBERS) - 1)
     link = begun()
     told(link)
     received(link, len(NUMBERS))

@@ -26,12 +26,12 @@ from emberflow.engine.messages import AFTER_ALL, Moment
 from emberflow.engine.worker.worker import Worker
 from emberflow.runners.simulation import Faults, Options
 from emberflow.runners.simulation import network as network_module
-from emberflow.runners.simulation import processes as processes_module
-from emberflow.runners.simulation import recovery as recovery_module
-from emberflow.runners.simulation import storage as storage_module
-from emberflow.runners.simulation.processes import FrontOfProcess, Outlet, WorkerProcess
-from emberflow.runners.simulation.recovery import Driver
-from emberflow.runners.simulation.storage import (
+from emberflow.runners.simulation.crashes import processes as processes_module
+from emberflow.runners.simulation.crashes import recovery as recovery_module
+from emberflow.runners.simulation.crashes import storage as storage_module
+from emberflow.runners.simulation.crashes.processes import FrontOfProcess, Outlet, WorkerProcess
+from emberflow.runners.simulation.crashes.recovery import Driver
+from emberflow.runners.simulation.crashes.storage import (
     CutStorage,
     FrontLog,
     Restorable,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from emberflow.engine.layout import Layout
-from emberflow.engine.messages import Frame, Moment, Progress
+from emberflow.engine.messages import Entries, Frame, Moment, Progress
 from emberflow.engine.progress.acker import Acker
 from emberflow.engine.speculation.patience import Patience, Stop
 from emberflow.engine.worker import outbox as outbox_module
@@ -58,10 +58,10 @@ def a_frame_counts_for_its_sender(patch: pytest.MonkeyPatch) -> None:
     """It is acked under the range of the worker that sent it."""
     xor = outbox_module._xor
 
-    def changed(frame: Frame, destination: int, levels: Any, ranges: Any, own: Any) -> None:
-        xor(frame._replace(least_own=None), destination, levels, ranges, own)
+    def changed(frame: Frame, destination: int, entries: Entries) -> None:
+        xor(frame._replace(least_own=None), destination, entries)
         only_own = frame._replace(least=None, least_bound=None)
-        xor(only_own, frame.sender, levels, ranges, own)
+        xor(only_own, frame.sender, entries)
 
     patch.setattr(outbox_module, "_xor", changed)
 

@@ -37,6 +37,7 @@ from emberflow.engine.messages import (
 from emberflow.engine.progress import receipts as receipts_module
 from emberflow.engine.progress.acker import Acker
 from emberflow.engine.progress.gate import Gate
+from emberflow.engine.progress.minimal_time import LeastTimes
 from emberflow.engine.progress.receipts import Receipts
 from emberflow.engine.speculation import budget as budget_module
 from emberflow.engine.speculation import hold as hold_module
@@ -49,7 +50,7 @@ from emberflow.engine.worker.outbox import FrameLedger, Outbox, Part
 from emberflow.engine.worker.routing import Routes
 from emberflow.engine.worker.worker import Worker
 from emberflow.errors import Diverted
-from emberflow.graph.nodes import Broadcast, Map
+from emberflow.graph.nodes import Broadcast, Graph, Map
 from emberflow.runners import reference as reference_module
 from emberflow.runners.simulation import Options, Simulation
 from emberflow.runners.simulation.network import Network
@@ -515,10 +516,13 @@ def tell_of_another_element(patch: pytest.MonkeyPatch) -> Machines:
 class TwoAcks(Simulation):
     """Sends what a worker acks in two messages: first ``worker.first``, then the rest."""
 
+    def __init__(self, graph: Graph, options: Options, **others: Any) -> None:
+        super().__init__(graph, replace(options, accounts=False), **others)
+
     def effects(self, index: int, effects: Effects) -> None:
         first: Ack | None = self.workers[index].worker.__dict__.pop("first", None)
         if first is not None:
-            self._send_ack(index, first)
+            self.send_ack(index, first)
             effects = effects._replace(ack=rest(effects.ack, first))
         super().effects(index, effects)
 
@@ -733,9 +737,11 @@ def count_no_frames_that_a_stage_is_sent(_: pytest.MonkeyPatch) -> Machines:
     """A frontier of what is promised and what lower stages hold."""
 
     class Mutant(Acker):
-        def _frontiers(self, promised: Moment) -> tuple[Place, tuple[Place, ...]]:
-            turn, frontiers = super()._frontiers(promised)
-            return turn, tuple([promised] * len(frontiers))
+        def _least_times(self) -> LeastTimes:
+            least = super()._least_times()
+            promised = min(self.reports.values())
+            *by_stage, of_all = least.frontiers
+            return least._replace(frontiers=(*([promised] * len(by_stage)), of_all))
 
     return {"acker": Mutant}
 

@@ -15,8 +15,8 @@ from emberflow.engine.worker import regions as cycles_module
 from emberflow.engine.worker.worker import Worker
 from emberflow.runners import reference as reference_module
 from emberflow.runners.elements import timed_elements
+from emberflow.runners.simulation.crashes.recovery import CrashSimulation
 from emberflow.runners.simulation.options import Faults
-from emberflow.runners.simulation.recovery import CrashSimulation
 from tests.effort import tried
 from tests.simulation.cases import judged
 from tests.simulation.failing import diverting

@@ -22,10 +22,10 @@ from emberflow.engine.staffing import Staffing
 from emberflow.engine.worker import succession
 from emberflow.engine.worker.succession import StateAhead
 from emberflow.engine.worker.worker import Worker
-from emberflow.runners.simulation import processes as processes_module
-from emberflow.runners.simulation import recovery as recovery_module
-from emberflow.runners.simulation.processes import FrontOfProcess, WorkerProcess
-from emberflow.runners.simulation.recovery import CrashSimulation, Life
+from emberflow.runners.simulation.crashes import processes as processes_module
+from emberflow.runners.simulation.crashes import recovery as recovery_module
+from emberflow.runners.simulation.crashes.processes import FrontOfProcess, WorkerProcess
+from emberflow.runners.simulation.crashes.recovery import CrashSimulation, Life
 from emberflow.values.owners import Owners
 from tests.effort import tried
 from tests.simulation.crash_cases import CrashCase, judged_with_crashes, wrong

@@ -14,8 +14,8 @@ from emberflow.graph.nodes import Graph
 from emberflow.runners.diversion import refusing
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.reference import Reference
+from emberflow.runners.simulation.crashes.recovery import CrashSimulation
 from emberflow.runners.simulation.options import Faults
-from emberflow.runners.simulation.recovery import CrashSimulation
 from emberflow.values.hashing import stable_id
 from tests.simulation.cases import judged
 from tests.simulation.failing import diverting

@@ -22,9 +22,9 @@ from emberflow.engine.machines.state import AccessMachine
 from emberflow.engine.messages import AFTER_ALL
 from emberflow.engine.worker import succession
 from emberflow.graph.versions import CarryPlan
-from emberflow.runners.simulation import recovery as recovery_module
-from emberflow.runners.simulation.recovery import CrashSimulation, Driver, Life
-from emberflow.runners.simulation.storage import Manifest, Restorable
+from emberflow.runners.simulation.crashes import recovery as recovery_module
+from emberflow.runners.simulation.crashes.recovery import CrashSimulation, Driver, Life
+from emberflow.runners.simulation.crashes.storage import Manifest, Restorable
 from tests.backfilled import BACKFILLED
 from tests.effort import tried
 from tests.simulation.cases import WrongError

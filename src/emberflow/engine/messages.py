@@ -79,6 +79,26 @@ class Said(NamedTuple):
     wish: int | None = None
 
 
+class Entries(NamedTuple):
+    """Xors of ids, by the tables that they belong to (`progress.tables`).
+
+    ``levels`` are those of frames that may go anywhere, by level and turn; ``ranges`` those of frames on their
+    way to a barrier, by the worker that holds it; ``own`` those of frames that concern the keys of a worker
+    alone, by this worker and by level.
+    """
+
+    levels: dict[int, TurnXors]
+    ranges: dict[int, Xors]
+    own: dict[int, dict[int, Xors]]
+
+    @classmethod
+    def none(cls) -> Entries:
+        return cls({}, {}, {})
+
+    def __bool__(self) -> bool:
+        return bool(self.levels or self.ranges or self.own)
+
+
 class Ack(NamedTuple):
     """What a worker has finished and what it has sent, in one message.
 
@@ -89,6 +109,10 @@ class Ack(NamedTuple):
     shall not emit below this'. ``number`` is how many acks this worker has made: they come in order,
     and some may have been made one (`receipts`). ``said`` is what has changed of the regions that may
     be gathered, by rank (`progress.arrangements`).
+
+    Where each worker has an account of what it has sent (`progress.accounts`), ``dealt`` is what was finished of
+    other workers' frames, by worker; all else here is of this worker's own. ``sent`` is how many frames that
+    are bound for barriers it has sent to each worker so far.
     """
 
     worker: int
@@ -99,11 +123,57 @@ class Ack(NamedTuple):
     deeper: dict[int, TurnXors] = {}  # noqa: RUF012 - nobody writes to the default
     said: dict[int, Said] = {}  # noqa: RUF012 - nobody writes to the default
     own: dict[int, dict[int, Xors]] = {}  # noqa: RUF012 - nobody writes to the default
+    dealt: dict[int, Entries] = {}  # noqa: RUF012 - nobody writes to the default
+    sent: dict[int, int] = {}  # noqa: RUF012 - nobody writes to the default
 
     def __bool__(self) -> bool:
         return bool(
-            self.anywhere or self.ranges or self.reports or self.deeper or self.said or self.own
+            self.anywhere
+            or self.ranges
+            or self.reports
+            or self.deeper
+            or self.said
+            or self.own
+            or self.dealt
         )
+
+    @property
+    def entries(self) -> Entries:
+        """All that counts for the tables of whoever gets it."""
+        levels = {0: self.anywhere, **self.deeper} if self.deeper else {0: self.anywhere}
+        return Entries(levels, self.ranges, self.own)
+
+
+class Dealt(NamedTuple):
+    """From one worker to another: it has dealt with these frames of the other one. What came of them is in its
+    account as of its ack of this ``number`` (`progress.accounts`)."""
+
+    worker: int
+    number: int
+    entries: Entries
+
+
+class Statement(NamedTuple):
+    """What a worker's account says (`progress.accounts`): the least times of what it has sent or holds, and what is
+    not known to be dealt with, behind so many (``number``) of its acks.
+
+    ``heard`` are, by worker, the numbers of the last `Dealt` that it knows. ``sent`` is as in an ack, ``levels``
+    are the least turns of what may go anywhere, by level; ``ranges``, ``own`` and ``failing`` are the least times
+    of these tables, without what there is none of. ``reports`` and ``said`` are what is new of them. ``entries``
+    is how many times are open.
+    """
+
+    worker: int
+    number: int
+    heard: tuple[int, ...]
+    sent: dict[int, int]
+    levels: tuple[tuple[int, Place], ...]
+    ranges: dict[int, Moment]
+    own: dict[int, tuple[tuple[int, Moment], ...]]
+    failing: tuple[Moment, Moment]
+    reports: dict[int, Moment]
+    said: dict[int, Said]
+    entries: int
 
 
 class Bound(NamedTuple):
@@ -135,6 +205,9 @@ class Progress(NamedTuple):
     of that is held, and always the least of all as the last one. It is empty as long as there has been
     nothing of the kind. ``failing`` are the least moments of failures that end the run: of those on their way,
     and of those that are held.
+
+    ``sent`` is there in place of ``bound`` where each worker has an account of what it has sent: by receiver and
+    by sender, how many frames for barriers (`receipts`). It lacks what would be too large to send.
     """
 
     anywhere: Moment
@@ -147,6 +220,7 @@ class Progress(NamedTuple):
     arrangements: tuple[tuple[int, Arrangement], ...] = ()
     own: tuple[tuple[Moment, ...], ...] = ()
     failing: tuple[Moment, Moment] = (AFTER_ALL, AFTER_ALL)
+    sent: dict[int, dict[int, int]] = {}  # noqa: RUF012 - nobody writes to the default
 
     @property
     def turn(self) -> Place:

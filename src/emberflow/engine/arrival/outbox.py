@@ -63,9 +63,9 @@ class MarkerOutbox(FrameLedger):
         if self._buffered_as and not buffered:
             self.finish(self._buffered_as)
             self._buffered_as = []
-        anywhere, ranges, _, _ = self.xors(frames)
+        entries, _ = self.entries(frames)
         reports, self.reports = self.reports, {}
-        return frames, Ack(self.index, anywhere, ranges, reports)
+        return frames, Ack(self.index, entries.levels.get(0, {}), entries.ranges, reports)
 
     def _frame(self, parts: list[Part]) -> Frame:
         least = min(

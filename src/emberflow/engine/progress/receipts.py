@@ -19,8 +19,26 @@ up nothing: the acker names no entry for it, and the worker makes none.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
+from typing import Protocol
 
-from emberflow.engine.messages import AFTER_ALL, Moment, Progress, Xors
+from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Frame, Moment, Progress, Xors
+
+
+class ReceivedFrames(Protocol):
+    """What a worker knows of its own barriers."""
+
+    #: Nothing below this and 'anywhere' is on its way to the barriers here.
+    least: Moment
+
+    def came(self, frames: Iterable[Frame]) -> None:
+        """These frames are dealt with in the event that is under way."""
+
+    def acked(self, own_range: Xors | None) -> int:
+        """Number the next ack, given what it says of the own range."""
+
+    def progress(self, progress: Progress) -> None:
+        """Take what a progress tells of this worker's barriers."""
 
 
 class Receipts:
@@ -51,6 +69,9 @@ class Receipts:
         #: Nothing below this and 'anywhere' is on its way to the barriers here.
         self.least: Moment = AFTER_ALL
 
+    def came(self, frames: Iterable[Frame]) -> None:
+        """Their ack says what they were."""
+
     def acked(self, own_range: Xors | None) -> int:
         """Number the next ack, given what it says of the own range."""
         self._acks += 1
@@ -75,6 +96,55 @@ class Receipts:
             for _, xors in unheard:
                 _take_off(self._open, xors)
         self.least = min(self._open, default=AFTER_ALL)
+
+
+class CountedReceipts:
+    """The receipts of one worker, by number.
+
+    >>> receipts = CountedReceipts(worker=0)
+    >>> receipts.progress(Progress((9, 0), ((4, 0), (4, 0)), sent={0: {1: 2}}))
+    >>> receipts.least  # worker 1 has sent two frames
+    (4, 0)
+    >>> receipts.came([Frame(1, 77, (), None, (4, 0)), Frame(1, 78, (), None, (5, 0))])
+    >>> receipts.least == AFTER_ALL
+    True
+    """
+
+    __slots__ = ("_acks", "_awaited", "_came", "_otherwise", "_worker", "least")
+
+    def __init__(self, worker: int) -> None:
+        self._worker = worker
+        self._acks = 0
+        #: By sender: how many frames for barriers have come.
+        self._came: dict[int, int] = {}
+        #: By sender: how many have to come until nothing is on its way; None if that is not known.
+        self._awaited: dict[int, int] | None = None
+        #: What is certain until then.
+        self._otherwise: Moment = BEFORE_ALL
+        self.least: Moment = BEFORE_ALL
+
+    def came(self, frames: Iterable[Frame]) -> None:
+        came = self._came
+        for frame in frames:
+            if frame.least_bound is not None:
+                came[frame.sender] = came.get(frame.sender, 0) + 1
+        self._look()
+
+    def acked(self, own_range: Xors | None) -> int:
+        self._acks += 1
+        return self._acks
+
+    def progress(self, progress: Progress) -> None:
+        self._otherwise = progress.ranges[self._worker]
+        self._awaited = progress.sent.get(self._worker)
+        self._look()
+
+    def _look(self) -> None:
+        self.least = self._otherwise
+        if self._awaited is not None:
+            came = self._came
+            if all(came.get(sender, 0) >= count for sender, count in self._awaited.items()):
+                self.least = AFTER_ALL
 
 
 def _take_off(table: Xors, xors: Xors) -> None:

@@ -3,7 +3,8 @@
 What is guaranteed:
 
 1. *One ack.* What an event finished and what it sent are acked in one message, after processing. What
-   stays on this worker is neither sent nor acked.
+   stays on this worker is neither sent nor acked. Where acks are split (`progress.accounts`), what it finished
+   of others' frames is told to them, under the number of that ack.
 2. *A frame's id counts once a table*, under the least global time that the frame carries for it, or
    the least turn of that. The sender finds it and writes it on the frame, so every id is xored exactly
    twice: when its sender acks that it was sent, and when its receiver acks that it was dealt with.
@@ -17,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Iterable, Mapping
 from operator import itemgetter
 
-from emberflow.engine.messages import FAILING, Ack, Frame, Moment, Said, TurnXors, Xors
-from emberflow.engine.progress.receipts import Receipts
+from emberflow.engine.messages import FAILING, Ack, Entries, Frame, Moment, Said
+from emberflow.engine.progress.receipts import ReceivedFrames
 from emberflow.engine.speculation.budget import Budget
 from emberflow.engine.speculation.turns import TurnOf
 from emberflow.values.hashing import stable_id
@@ -35,8 +36,10 @@ _BITS = (1 << 64) - 1
 class FrameLedger:
     """The frames of one worker: it numbers those that it makes, and acks each of them once."""
 
-    def __init__(self, index: int, incarnation: int) -> None:
+    def __init__(self, index: int, incarnation: int, *, splits: bool = False) -> None:
+        """``splits``: others are told what was finished of their frames, and the acker nothing (`accounts`)."""
         self.index = index
+        self.splits = splits
         self.frames_made = 0
         self.items_sent = 0
         #: What fronts promise, by their number: part of the next ack.
@@ -76,25 +79,25 @@ class FrameLedger:
             level_own,
         )
 
-    def xors(
-        self, sent: list[tuple[int, Frame]]
-    ) -> tuple[TurnXors, dict[int, Xors], dict[int, TurnXors], dict[int, dict[int, Xors]]]:
+    def entries(self, sent: list[tuple[int, Frame]]) -> tuple[Entries, dict[int, Entries]]:
         """What to ack: all that was finished and held since the last ack, and what is sent now.
 
-        By turns of level 0, by range, by other levels, and what concerns the keys of a worker alone.
+        If the acks are split by who has sent a frame, what was finished of other workers' frames is apart, by worker.
         """
-        levels: dict[int, TurnXors] = {0: {}}
-        ranges: dict[int, Xors] = {}
-        own: dict[int, dict[int, Xors]] = {}
+        own, others = Entries.none(), dict[int, Entries]()
+        splits, index = self.splits, self.index
         for frame in self._finished:
-            _xor(frame, self.index, levels, ranges, own)
+            entries = own
+            if splits and frame.sender != index:
+                entries = others.setdefault(frame.sender, Entries.none())
+            _xor(frame, index, entries)
         self._finished = []
         for destination, frame in sent:
-            _xor(frame, destination, levels, ranges, own)
+            _xor(frame, destination, own)
         for frame in self._newly_held:
-            _xor(frame, self.index, levels, ranges, own)
+            _xor(frame, index, own)
         self._newly_held = []
-        return levels.pop(0), ranges, levels, own
+        return own, others
 
 
 class Outbox(FrameLedger):
@@ -111,13 +114,15 @@ class Outbox(FrameLedger):
         incarnation: int,
         budgets: Collection[Budget],
         turns: list[TurnOf],
-        receipts: Receipts,
+        receipts: ReceivedFrames,
         bound: Container[int],
         stage: Mapping[int, int],
         owned: Container[int] = (),
         failures: int | None = None,
+        *,
+        splits: bool = False,
     ) -> None:
-        super().__init__(index, incarnation)
+        super().__init__(index, incarnation, splits=splits)
         self._stage = stage
         self._budgets = budgets
         self._turns = turns
@@ -128,6 +133,8 @@ class Outbox(FrameLedger):
         self._outgoing: dict[tuple[int, int], list[FlatItem]] = {}
         #: Global times of which frames came that counted under a turn, from the minimal time on.
         self._by_turns: set[Moment] = set()
+        #: By worker: how many frames for its barriers were sent.
+        self._sent: dict[int, int] = {}
 
     def go_by_turns(self, moment: Moment) -> None:
         """A frame of this time counted under a turn. So must all that it begets, behind regions too:
@@ -190,11 +197,32 @@ class Outbox(FrameLedger):
     def emptied(self) -> tuple[list[tuple[int, Frame]], Ack]:
         """All that was posted, a frame for each worker, and the ack that goes with it."""
         frames = self._framed() if self._outgoing else []
-        anywhere, ranges, deeper, own = self.xors(frames)
+        (deeper, ranges, own), dealt = self.entries(frames)
         number = self._receipts.acked(ranges.get(self.index))
         reports, self.reports = self.reports, {}
         said, self.said = self.said, {}
-        return frames, Ack(self.index, anywhere, ranges, reports, number, deeper, said, own)
+        anywhere = deeper.pop(0, {})
+        return frames, Ack(
+            self.index,
+            anywhere,
+            ranges,
+            reports,
+            number,
+            deeper,
+            said,
+            own,
+            dealt,
+            self._counted(frames) if self.splits else {},
+        )
+
+    def _counted(self, frames: list[tuple[int, Frame]]) -> dict[int, int]:
+        """How many frames for its barriers each worker has been sent, with these."""
+        bound = [destination for destination, frame in frames if frame.least_bound is not None]
+        if bound:
+            self._sent = dict(self._sent)  # acks have the one before
+            for destination in bound:
+                self._sent[destination] = self._sent.get(destination, 0) + 1
+        return self._sent
 
     def _framed(self) -> list[tuple[int, Frame]]:
         by_destination: dict[int, list[Part]] = {}
@@ -219,20 +247,14 @@ def _mixed(number: int) -> int:
     return number ^ number >> 31 or 1
 
 
-def _xor(
-    frame: Frame,
-    destination: int,
-    levels: dict[int, TurnXors],
-    ranges: dict[int, Xors],
-    own: dict[int, dict[int, Xors]],
-) -> None:
+def _xor(frame: Frame, destination: int, entries: Entries) -> None:
     """Xor a frame's id into the entries of the least global times that it carries."""
     if frame.least is not None:
-        by_turn = levels.setdefault(frame.level, {})
+        by_turn = entries.levels.setdefault(frame.level, {})
         by_turn[frame.least] = by_turn.get(frame.least, 0) ^ frame.id
     if frame.least_bound is not None:
-        table = ranges.setdefault(destination, {})
+        table = entries.ranges.setdefault(destination, {})
         table[frame.least_bound] = table.get(frame.least_bound, 0) ^ frame.id
     if frame.least_own is not None:
-        table = own.setdefault(destination, {}).setdefault(frame.level_own, {})
+        table = entries.own.setdefault(destination, {}).setdefault(frame.level_own, {})
         table[frame.least_own] = table.get(frame.least_own, 0) ^ frame.id

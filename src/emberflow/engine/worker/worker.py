@@ -42,7 +42,7 @@ from emberflow.engine.messages import (
     Moment,
     Progress,
 )
-from emberflow.engine.progress.receipts import Receipts
+from emberflow.engine.progress.receipts import CountedReceipts, Receipts, ReceivedFrames
 from emberflow.engine.queries.worker import StateReader
 from emberflow.engine.speculation.budget import Budget
 from emberflow.engine.speculation.patience import DEFAULT_JUDGES, Judges, Patience
@@ -66,7 +66,8 @@ _place_of = itemgetter(0)
 
 class Worker:
     """One worker of ``workers``. ``delivered`` is what each sink partition has from earlier, and
-    ``owners`` tell which worker owns which keys: all own equally many, by default."""
+    ``owners`` tell which worker owns which keys: all own equally many, by default. ``splits``: each worker has an
+    account of what it has sent, and there is no acker (`progress.accounts`)."""
 
     def __init__(
         self,
@@ -78,6 +79,7 @@ class Worker:
         delivered: dict[tuple[str, int], Moment] | None = None,
         owners: Owners | None = None,
         judges: Judges = DEFAULT_JUDGES,
+        splits: bool = False,
     ) -> None:
         self.layout = layout
         self.index = index
@@ -101,7 +103,7 @@ class Worker:
         #: Which nodes' items concern the keys of a worker alone, and which barriers these can reach.
         self.ranges = Ranges(layout, owners)
         self._barriers = Barriers(layout, routes, delivered or {})
-        self._receipts = Receipts(index)
+        self._receipts: ReceivedFrames = CountedReceipts(index) if splits else Receipts(index)
         rows_nodes = sum(len(region.rows) for region in layout.gatherable)
         turns: list[TurnOf] = [*turns_of(layout.graph), *[_place_of] * (1 + rows_nodes)]
         #: By the rank of the region.
@@ -122,6 +124,7 @@ class Worker:
             layout.stage,
             self.ranges.nodes,
             None if layout.diverts else layout.failures,
+            splits=splits,
         )
         self._dataflow = Dataflow(
             layout, self.machines, routes, self._barriers, self._mailboxes, self._outbox
@@ -317,6 +320,7 @@ class Worker:
     def _receive(self, frames: Sequence[Frame]) -> None:
         receive = self._dataflow.receive
         self._outbox.finish(frames)
+        self._receipts.came(frames)
         for frame in frames:
             if frame.least is not None and len(frame.least) > 2:
                 self._go_by_turns(frame)

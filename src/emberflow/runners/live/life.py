@@ -31,6 +31,9 @@ from emberflow.values.owners import Owners
 if TYPE_CHECKING:
     from emberflow.runners.live.driver.cluster import CoordinatorAddress
 
+#: From so many workers on each has an account of what it has sent (`engine.progress.accounts`). Fewer have an acker
+#: in the driver, which is one hop less.
+ACCOUNTS_FROM = 12
 #: See `default_batch`.
 _BATCH_MIN, _BATCH_A_WORKER = 1_000, 250
 
@@ -149,6 +152,7 @@ def coordinator_of(
         released=released,
         log=log,
         owners=settings.owners,
+        has_accounts=has_accounts(settings),
     )
 
 
@@ -192,7 +196,13 @@ def plan_of(
         is_observed=settings.is_observed,
         state_memory=settings.state_memory,
         state_folder=settings.state_folder,
+        has_accounts=has_accounts(settings),
     )
+
+
+def has_accounts(settings: Settings) -> bool:
+    """Whether each worker has an account of what it has sent, so that the driver need not get all acks."""
+    return settings.ordering == "time" and settings.workers >= ACCOUNTS_FROM
 
 
 def _strategy(settings: Settings) -> DriverCuts:

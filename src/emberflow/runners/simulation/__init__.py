@@ -4,16 +4,17 @@
 `network`    virtual time; FIFO links with delays; all randomness
 `checkers`   invariants, in objects apart from the machines that they check
 `cluster`    workers, fronts and the acker, run until everything is drained; nothing crashes
-`recovery`   the same with crashes: one incarnation after another, and the driver that starts them
-`processes`  processes that crash: workers with their fronts and outlets to sinks
+`accounts`   the same without an acker: each worker has an account of what it has sent
 `queries`    reads of state, asked while everything else goes on
-`storage`    what survives crashes: cuts, logs, sinks
 `results`    what a run returns, or raises
+`crashes`    the same with crashes: one incarnation after another, and the driver that starts them
+             (`recovery`); processes that crash, workers with their fronts and outlets to sinks
+             (`processes`); what survives: cuts, logs, sinks (`storage`)
 """
 
 from emberflow.runners.simulation.cluster import Simulation, simulate
+from emberflow.runners.simulation.crashes.recovery import CrashSimulation
 from emberflow.runners.simulation.options import Faults, Options
-from emberflow.runners.simulation.recovery import CrashSimulation
 from emberflow.runners.simulation.results import SimulationError, SimulationResult
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 Everything that happens is an event of the network, in an order that the seed decides. A front lives
 beside the worker that it feeds. Frames, acks and progress travel on links of their own, each FIFO.
-Nothing crashes here; `recovery` puts the same machines into processes that do.
+Nothing crashes here; `crashes.recovery` puts the same machines into processes that do.
 """
 
 from __future__ import annotations
@@ -15,7 +15,17 @@ from typing import Any
 from emberflow.dsl.flow import Flow
 from emberflow.dsl.versions import Versions
 from emberflow.engine.layout import Layout
-from emberflow.engine.messages import BEFORE_ALL, Ack, Effects, Frame, Moment, Progress
+from emberflow.engine.messages import (
+    BEFORE_ALL,
+    Ack,
+    Dealt,
+    Effects,
+    Frame,
+    Moment,
+    Progress,
+    Statement,
+)
+from emberflow.engine.progress.accounts import Accounts
 from emberflow.engine.progress.acker import Acker
 from emberflow.engine.progress.gate import Gate
 from emberflow.engine.queries.worker import readable_states
@@ -28,6 +38,7 @@ from emberflow.runners.elements import MalformedElement, graph_for, timed_elemen
 from emberflow.runners.playback.recorder import Recorder, Recording
 from emberflow.runners.questions import Question
 from emberflow.runners.served import Served, served
+from emberflow.runners.simulation.accounts import SimulatedAccount
 from emberflow.runners.simulation.checkers import (
     CheckError,
     MinimalTimeChecker,
@@ -35,12 +46,12 @@ from emberflow.runners.simulation.checkers import (
     check_drained,
     check_patience,
 )
+from emberflow.runners.simulation.crashes.recovery import CrashSimulation
 from emberflow.runners.simulation.entries import entered, front_of, sources_of
 from emberflow.runners.simulation.judges import Evictions, judges
 from emberflow.runners.simulation.network import DoesNotDrainError, Network
 from emberflow.runners.simulation.options import Faults, Options
 from emberflow.runners.simulation.queries import Asker, ReadingHost, SimulatedRead
-from emberflow.runners.simulation.recovery import CrashSimulation
 from emberflow.runners.simulation.results import (
     Replay,
     SimulationError,
@@ -164,6 +175,8 @@ class Simulation:
         self.asker = Asker(self.network, reads, history)
         layout = Layout(graph, on_error=on_error)
         owners = options.owners(options.workers)
+        #: Whether each worker has an account. Who gives an acker means that one.
+        self.has_accounts = options.accounts and acker is Acker
         self.workers = [
             _WorkerHost(
                 self,
@@ -173,6 +186,7 @@ class Simulation:
                     options.workers,
                     owners=owners,
                     judges=judges(options.patience, f"{options.seed} {index}"),
+                    splits=self.has_accounts,
                 ),
             )
             for index in range(options.workers)
@@ -185,8 +199,8 @@ class Simulation:
                 self.recorder.attach(host.worker)
         #: One for each partition of a front; set by `run`, as is the acker.
         self.fronts: list[_FrontHost] = []
-        self.acker: Acker
-        self._new_acker = acker
+        self.acker: Acker | Accounts
+        self._new_acker = Accounts if self.has_accounts else acker
         self.minimal_time_checker = MinimalTimeChecker(
             graph, [host.worker for host in self.workers]
         )
@@ -241,7 +255,7 @@ class Simulation:
             self.minimal_time_checker.sent(destination, frame)
             self._send_frame(index, destination, frame)
         if effects.ack:
-            self._send_ack(index, effects.ack)
+            self.workers[index].acked(effects.ack)
         for bundle in effects.bundles:
             self.network.note("bundle", bundle.sink, bundle.partition, bundle.last)
             self.release_checker.released(bundle)
@@ -259,12 +273,17 @@ class Simulation:
 
         self.network.send(f"worker {index}", f"worker {destination}", receive)
 
-    def _send_ack(self, index: int, ack: Ack) -> None:
+    def send_ack(self, index: int, ack: Ack | Statement) -> None:
         self.network.send(f"worker {index}", "acker", lambda: self._receive_ack(ack))
 
-    def _receive_ack(self, ack: Ack) -> None:
+    def send_dealt(self, index: int, sender: int, dealt: Dealt) -> None:
+        host = self.workers[sender]
+        self.network.send(f"worker {index}", f"worker {sender}", lambda: host.hear(dealt))
+
+    def _receive_ack(self, ack: Any) -> None:
         before = self.acker.progress
-        progress = self.acker.receive(ack)
+        self.acker.receive(ack)
+        progress = self.acker.progress
         self.minimal_time_checker.progress(progress)
         if progress == before:
             return
@@ -300,6 +319,16 @@ class _WorkerHost:
         self._passed_until = 0
         options = simulation.options
         self._evictions = Evictions(worker, options.evictions, f"{options.seed} {worker.index}")
+        self._account: SimulatedAccount | None = None
+        if simulation.has_accounts:
+            self._account = SimulatedAccount(
+                simulation.network,
+                options,
+                worker,
+                tell=lambda sender, dealt: simulation.send_dealt(self.index, sender, dealt),
+                state=lambda statement: simulation.send_ack(self.index, statement),
+                later=simulation.network.later,
+            )
         self.reading = ReadingHost(
             simulation.network,
             worker,
@@ -317,6 +346,16 @@ class _WorkerHost:
         now = self.simulation.network.now
         self.worker.pass_time(now - self._passed_until)
         self._passed_until = now
+
+    def acked(self, ack: Ack) -> None:
+        if self._account is None:
+            self.simulation.send_ack(self.index, ack)
+        else:
+            self._account.receive(ack)
+
+    def hear(self, dealt: Dealt) -> None:
+        assert self._account is not None
+        self._account.hear(dealt)
 
     def receive(self, frame: Frame) -> None:
         self._waiting.append(frame)

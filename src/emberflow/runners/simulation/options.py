@@ -15,6 +15,8 @@ from emberflow.values.owners import SLICES, Owners, weighted_owners
 
 #: To so many workers a move goes, at the most.
 _WORKERS_MAX = 5
+#: The share of runs in which workers have accounts.
+_ACCOUNTS = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,10 @@ class Options:
     patience: str = "adaptive"
     #: The probability that a worker evicts buckets from its memory, at each progress and each delivery.
     evictions: float = 0.0
+    #: Whether each worker has an account of what it has sent, in place of one acker (`progress.accounts`).
+    accounts: bool = False
+    #: How long a worker waits at most until it makes a statement of its account.
+    statement_ticks_max: int = 1
 
     @classmethod
     def drawn(cls, seed: int, *, workers: int | None = None) -> Options:
@@ -56,6 +62,7 @@ class Options:
         True
         """
         random = Random(f"emberflow options {seed}")
+        apart = Random(f"emberflow accounts {seed}")
         drawn_workers = random.choice((1, 2, 2, 3, 4, 5, 8))
         return cls(
             seed=seed,
@@ -74,6 +81,8 @@ class Options:
             patience=random.choice(NAMES),
             takes_together=random.random() < 0.5,
             evictions=random.choice((0.0, 0.3, 1.0)),
+            accounts=apart.random() < _ACCOUNTS,
+            statement_ticks_max=apart.choice((0, 1, 30)),
         )
 
     def owners(self, workers: int, life: int = 0) -> Owners:

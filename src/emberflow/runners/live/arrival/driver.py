@@ -21,6 +21,7 @@ from typing import Any
 from emberflow.checkpoint.cuts.manifest import Manifest
 from emberflow.checkpoint.cuts.rows import SCHEDULED
 from emberflow.engine.messages import BEFORE_ALL, Moment
+from emberflow.engine.progress.accounts import Accounts
 from emberflow.engine.progress.acker import Acker
 from emberflow.runners.live.wire import protocol
 from emberflow.runners.live.worker.cut_writer import CutOrder
@@ -67,7 +68,7 @@ class DriverSnapshots:
         order, self._order = self._order, None
         return order
 
-    def is_drained(self, acker: Acker) -> bool:
+    def is_drained(self, acker: Acker | Accounts) -> bool:
         return acker.entries == 0
 
     def may_commit(self, order: CutOrder, settled: Moment) -> bool:

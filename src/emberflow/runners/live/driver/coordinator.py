@@ -46,6 +46,7 @@ import zmq
 
 from emberflow.checkpoint.cuts.manifest import Manifest
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment, Progress
+from emberflow.engine.progress.accounts import Accounts
 from emberflow.engine.progress.acker import Acker
 from emberflow.errors import EmberflowError, OnError
 from emberflow.fronts.protocol import Front
@@ -159,6 +160,7 @@ class Coordinator:
         released: Callable[[int, Any], None] = lambda worker, released: None,
         log: QueryLog | None = None,
         owners: Owners | None = None,
+        has_accounts: bool = False,
     ) -> None:
         """``since`` is the moment of the cut to begin from; ``history`` is what queries look back.
 
@@ -170,7 +172,8 @@ class Coordinator:
         come, or with the failure because of which they have not. With ``met``, that one is called when they
         have come, and they are prepared when they have read what `copy` gives them first. ``released`` is called with what a
         version beside this one has released, on a worker. ``log`` is that of the query. ``owners`` say
-        which worker has which keys.
+        which worker has which keys. ``has_accounts``: the workers have accounts of what they have sent, and this
+        one gets statements of them in place of all acks.
         """
         self._graph = graph
         self._log = QueryLog(graph.flow) if log is None else log
@@ -196,7 +199,8 @@ class Coordinator:
         self.committer = committer
         self._strategy = CutsByTime() if strategy is None else strategy
         self._workers = workers
-        self._acker = Acker(workers=workers, fronts=front_indices(graph, fronts))
+        acker = Accounts if has_accounts else Acker
+        self._acker: Acker | Accounts = acker(workers=workers, fronts=front_indices(graph, fronts))
         #: The fronts that promise the present.
         self._telling = telling_fronts(graph, fronts)
         #: The workers that wait for their elements to be settled.
@@ -447,6 +451,7 @@ class Coordinator:
         """Whether the output of all elements is stored, according to the last news."""
         return (
             self._acker.entries == 0
+            and not self._acker.waits
             and len(self.news) == self._workers
             and all(news.waiting == 0 and news.unstored == 0 for news in self.news.values())
         )
@@ -651,7 +656,7 @@ class Coordinator:
     def _begin_if_ready(self) -> None:
         """Let the fronts begin when all workers have the state. If another version had it before, or other
         owners, commit that these have taken over: from then on there is no way back."""
-        is_ready = len(self._ready) == self._workers
+        is_ready = len(self._ready) == self._workers and not self._acker.waits
         if is_ready and (self._inheritance is None or self.committer is not None):
             if self._carried is not None or self._inheritance is not None:
                 assert self.committer is not None

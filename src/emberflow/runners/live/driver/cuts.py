@@ -43,6 +43,7 @@ from emberflow.checkpoint.errors import DamagedCutError
 from emberflow.checkpoint.files import is_unwritable
 from emberflow.checkpoint.logs.front_log import trim as trim_log
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment
+from emberflow.engine.progress.accounts import Accounts
 from emberflow.engine.progress.acker import Acker
 from emberflow.engine.progress.waiting import Resume
 from emberflow.graph.description import steps_of
@@ -90,7 +91,7 @@ class DriverCuts(Protocol):
     def unblocked(self, in_flight: int) -> CutOrder | None:
         """An order that waited for workers to pause and for frames in flight, once it may go out."""
 
-    def is_drained(self, acker: Acker) -> bool:
+    def is_drained(self, acker: Acker | Accounts) -> bool:
         """Whether nothing more can become final, once all fronts have halted."""
 
     def may_commit(self, order: CutOrder, settled: Moment) -> bool:
@@ -132,8 +133,8 @@ class CutsByTime:
     def unblocked(self, in_flight: int) -> CutOrder | None:
         return None
 
-    def is_drained(self, acker: Acker) -> bool:
-        return acker.least_in_flight() is None
+    def is_drained(self, acker: Acker | Accounts) -> bool:
+        return not acker.waits and acker.least_in_flight() is None
 
     def may_commit(self, order: CutOrder, settled: Moment) -> bool:
         return settled >= order.moment

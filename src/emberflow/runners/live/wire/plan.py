@@ -65,6 +65,8 @@ class Plan(NamedTuple):
     #: How many bytes of state each worker keeps in memory, and where it keeps the rest; None for defaults.
     state_memory: int | None = None
     state_folder: str | None = None
+    #: Whether each worker has an account of what it has sent, and the driver no acker (`engine.progress.accounts`).
+    has_accounts: bool = False
 
 
 class WorkerNews(NamedTuple):

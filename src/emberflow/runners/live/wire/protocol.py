@@ -8,7 +8,7 @@ from __future__ import annotations
 # Workers to the coordinator; the envelope says which worker:
 HELLO = b"H"  # (graph fingerprint, address for frames)
 READY = b"R"  # the greatest last global time of its sinks: its part of the cut is restored
-ACK = b"A"  # an Ack
+ACK = b"A"  # an Ack; where workers have accounts, a Statement
 SETTLED = b"T"  # a Moment: all output below is stored; see `driver.progress`
 BUNDLE = b"B"  # a StoredBundle for a sink that runs in the driver
 CAPTURED = b"C"  # a Captured: a part of a cut is stored
@@ -53,6 +53,7 @@ QUIT = b"Q"  # stop at once; True: and let the loop of the next version, or owne
 PAUSE = b"U"  # read no elements until the next COMMITTED, and send PAUSED (stop the world)
 # Workers to workers:
 FRAME = b"F"  # a Frame
+DEALT = b"d"  # a Dealt: it has dealt with frames of the other worker, which has an account of them
 # On every link:
 SYNC = (
     b"="  # None: the connection was made anew, and the number of this envelope shows what was lost

@@ -187,6 +187,7 @@ class CutsByTime:
             delivered=delivered,
             owners=plan.owners,
             judges=plan.judges,
+            splits=plan.has_accounts,
         )
 
     @property

@@ -7,6 +7,9 @@ link.
 Why acks are held: until a front here reports that it is past some elements, the minimal time does not
 pass them, whatever is acked. So the ack of a batch waits for the report, or for the next message. That
 saves a message for each batch, for the worker and for the driver.
+
+Where workers have accounts (`engine.progress.accounts`), acks are entered there, and what is new of the account
+is stated once a flush.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ from typing import Any, TypeVar
 
 import zmq
 
-from emberflow.engine.messages import Ack, Moment, Said, TurnXors, Xors
+from emberflow.engine.messages import Ack, Dealt, Moment, Said, TurnXors, Xors
+from emberflow.engine.progress.accounts import Account
 from emberflow.errors import EmberflowError, StepError, shortened
 from emberflow.runners.live.wire import protocol
 from emberflow.runners.live.wire.links import Receiver, Sender, received_parts
@@ -51,6 +55,10 @@ class CoordinatorLink:
         #: What the next `flush` sends.
         self._outgoing: list[bytes] = []
         self._held_acks: list[Ack] = []
+        #: What this worker has sent and others have not dealt with, if it has an account of that; and whether
+        #: the next `flush` states what is new of it.
+        self.account: Account | None = None
+        self._states = False
         self._received: deque[tuple[bytes, Any]] = deque()
         self._heard_at = time.monotonic()
 
@@ -71,21 +79,45 @@ class CoordinatorLink:
         self.send_encoded(self._wire.encode(kind, body))
 
     def send_encoded(self, message: bytes) -> None:
-        if self._held_acks:
-            self._release_acks()
+        self._release_acks()
         self._outgoing.append(message)
 
-    def send_acks(self, acks: list[Ack], *, hold: bool) -> None:
-        """Send several acks as one: with the next `flush`, or held until the next message."""
-        self._held_acks += acks
-        if not hold:
-            self._release_acks()
+    def send_acks(self, acks: list[Ack], *, hold: bool) -> list[tuple[int, Dealt]]:
+        """Send several acks as one: with the next `flush`, or held until the next message.
+
+        If there is an account, they are entered there. Returns what other workers have to be told then.
+        """
+        if self.account is None:
+            self._held_acks += acks
+            if not hold:
+                self._release_acks()
+            return []
+        dealt = [each for ack in acks if ack for each in self.account.receive(ack)]
+        self._states = self._states or bool(dealt) or not hold
+        return dealt
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something new of the account, for which others may wait."""
+        return self._states
+
+    def hear(self, dealt: Dealt) -> None:
+        """Another worker has dealt with frames of this one."""
+        assert self.account is not None
+        self.account.hear(dealt)
+        self._states = True
 
     def _release_acks(self) -> None:
-        acks, self._held_acks = self._held_acks, []
-        ack = _one_ack(self._worker, acks)
-        if ack:
-            self.send_encoded(self._wire.encode(protocol.ACK, ack))
+        if self.account is not None:
+            self._states = False
+            statement = self.account.statement()
+            if statement is not None:
+                self._outgoing.append(self._wire.encode(protocol.ACK, statement))
+        elif self._held_acks:
+            acks, self._held_acks = self._held_acks, []
+            ack = _one_ack(self._worker, acks)
+            if ack:
+                self._outgoing.append(self._wire.encode(protocol.ACK, ack))
 
     def send_failure(self, error: Exception) -> None:
         """Send an error at once; in a plainer form if it cannot be pickled."""
@@ -101,6 +133,8 @@ class CoordinatorLink:
         self.flush()
 
     def flush(self) -> None:
+        if self._states:
+            self._release_acks()
         if self._outgoing:
             outgoing, self._outgoing = self._outgoing, []
             self._sender.send(outgoing)

@@ -50,7 +50,16 @@ from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.checkpoint.errors import CheckpointError, FencedError
 from emberflow.checkpoint.logs.front_log import FrontLogWriter
 from emberflow.engine.interface import EngineWorker
-from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Effects, Frame, Moment, Progress
+from emberflow.engine.messages import (
+    AFTER_ALL,
+    BEFORE_ALL,
+    Dealt,
+    Effects,
+    Frame,
+    Moment,
+    Progress,
+)
+from emberflow.engine.progress.accounts import Account
 from emberflow.engine.worker.routing import barrier_host, front_host
 from emberflow.engine.worker.succession import copied_rows, copied_timers
 from emberflow.engine.worker.worker import Worker
@@ -504,6 +513,8 @@ class WorkerLoop:
         plan = self.plan
         self._cuts = self._strategy(plan, self.index, {**delivered, **self._last_of_writers()})
         self._engine = self._cuts.engine
+        if plan.has_accounts:
+            self._link.account = Account(self.index, plan.workers)
         if isinstance(self._engine, Worker) and not plan.is_mirror:
             limit = plan.state_memory or default_limit(available(), plan.workers)
             self._state_bound = StateBound(self._engine, limit, plan.state_folder, self._begun_with)
@@ -707,6 +718,8 @@ class WorkerLoop:
             # Others wait for these results, and nobody yet for those of new elements.
             self._store()
             self._link.flush()
+        elif self._link.has_news:
+            self._link.flush()
         if self._meter is not None and self._feeds:
             self._meter.begin_fronts()
         elements = self._take_elements()
@@ -759,9 +772,9 @@ class WorkerLoop:
         """
         if not effects:
             return
-        self._send_frames(effects)
         acks = [effect.ack for effect in effects]
-        self._link.send_acks(acks, hold=reports_follow and not any(ack.reports for ack in acks))
+        hold = reports_follow and not any(ack.reports for ack in acks)
+        self._send_frames(effects, self._link.send_acks(acks, hold=hold))
         for effect in effects:
             if self._mirror is not None:
                 self._own_released += map(Released.of, effect.bundles)
@@ -838,6 +851,8 @@ class WorkerLoop:
                     frame = unpacked_frame(body)
                     frames.append(frame)
                     items += sum(len(own) for _, own in frame.parts)
+                elif kind == protocol.DEALT:
+                    self._link.hear(body)
         return frames
 
     def _take_messages(self) -> Progress | None:
@@ -962,14 +977,17 @@ class WorkerLoop:
                 effects.append(self._engine.enter_items(feed.node, items, report, malformed))
         return effects
 
-    def _send_frames(self, effects: list[Effects]) -> None:
-        """Send the frames of several events, those for a worker in one envelope."""
+    def _send_frames(self, effects: list[Effects], dealt: list[tuple[int, Dealt]]) -> None:
+        """Send the frames of several events, and what was dealt with of other workers' frames; all for a worker in
+        one envelope."""
         by_destination: dict[int, list[bytes]] = {}
         for effect in effects:
             for destination, frame in effect.frames:
                 encoded = self._encoded(protocol.FRAME, frame)
                 by_destination.setdefault(destination, []).append(encoded)
                 self._last_bound_for[destination] = frame.parts[0][0]
+        for sender, one in dealt:
+            by_destination.setdefault(sender, []).append(self._wire.encode(protocol.DEALT, one))
         for destination, messages in by_destination.items():
             self._peers[destination].send(messages)
 
@@ -1187,4 +1205,7 @@ def _is_waited_for(effects: Effects) -> bool:
     Frames for the barriers here concern only this worker, which knows of them (`progress.receipts`).
     """
     ack = effects.ack
-    return bool(effects.bundles or ack.anywhere or ack.deeper or ack.said or ack.own)
+    is_passed_on = any(entries.levels or entries.own for entries in ack.dealt.values())
+    return bool(
+        effects.bundles or ack.anywhere or ack.deeper or ack.said or ack.own or is_passed_on
+    )

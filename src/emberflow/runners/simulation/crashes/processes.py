@@ -13,23 +13,34 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from emberflow.engine.cuts.cut import Row, Scheduled, owned
-from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Effects, Frame, Moment, Progress
+from emberflow.engine.messages import (
+    AFTER_ALL,
+    BEFORE_ALL,
+    Ack,
+    Dealt,
+    Effects,
+    Frame,
+    Moment,
+    Progress,
+    Statement,
+)
 from emberflow.engine.progress.gate import Gate
 from emberflow.engine.worker.routing import barrier_host, front_host
 from emberflow.engine.worker.worker import Worker
 from emberflow.errors import ERRORS_SINK
 from emberflow.graph.nodes import Front
 from emberflow.runners.elements import MalformedElement
+from emberflow.runners.simulation.accounts import SimulatedAccount
 from emberflow.runners.simulation.checkers import CheckError
+from emberflow.runners.simulation.crashes.storage import SinkPartition
 from emberflow.runners.simulation.entries import entered, front_of
 from emberflow.runners.simulation.judges import Evictions
 from emberflow.runners.simulation.network import Network
 from emberflow.runners.simulation.queries import ReadingHost
-from emberflow.runners.simulation.storage import SinkPartition
 from emberflow.values.item import TIME_MIN, FlatItem
 
 if TYPE_CHECKING:
-    from emberflow.runners.simulation.recovery import Life
+    from emberflow.runners.simulation.crashes.recovery import Life
 
 
 def is_of_another(incarnation: int, own: int) -> bool:
@@ -84,6 +95,7 @@ class WorkerProcess(Process):
         self._cut: CutOfProcess | None = None
         self._reading: ReadingHost | None = None
         self._evictions: Evictions | None = None
+        self._account: SimulatedAccount | None = None
 
     def hear(self, incarnation: int, message: Callable[[WorkerProcess], None]) -> None:
         if self.alive and not is_of_another(incarnation, self.life.number):
@@ -113,6 +125,15 @@ class WorkerProcess(Process):
             {partition: outlet.last for partition, outlet in self._outlets.items()},
         )
         options = life.options
+        if life.has_accounts:
+            self._account = SimulatedAccount(
+                life.network,
+                options,
+                self.worker,
+                tell=self._tell,
+                state=self._ack,
+                later=self.later,
+            )
         self._evictions = Evictions(
             self.worker, options.evictions, f"{options.seed} {life.number} {self.index}"
         )
@@ -131,6 +152,8 @@ class WorkerProcess(Process):
             send=lambda reply: life.tell_driver(self.name, lambda driver: driver.answered(reply)),
             later=self.later,
         )
+        if self._account is not None:
+            self._account.state()
         life.tell_driver(self.name, lambda driver: driver.restored(self.index))
         self._work_later()
 
@@ -225,9 +248,10 @@ class WorkerProcess(Process):
             life.network.note("frame", self.name, destination, frame.id, len(frame.parts))
             life.minimal_time_checker.sent(destination, frame)
             life.tell_worker(self.name, destination, _receives(frame))
-        if effects.ack:
-            ack = effects.ack
-            life.tell_driver(self.name, lambda driver: driver.receive(ack))
+        if effects.ack and self._account is not None:
+            self._account.receive(effects.ack)
+        elif effects.ack:
+            self._ack(effects.ack)
         for bundle in effects.bundles:
             life.network.note("bundle", self.name, bundle.sink, bundle.partition, bundle.last)
             life.released(bundle)
@@ -235,6 +259,17 @@ class WorkerProcess(Process):
         failure = effects.failure
         if failure is not None:
             life.tell_driver(self.name, lambda driver: driver.failed(failure))
+
+    def _ack(self, ack: Ack | Statement) -> None:
+        self.life.tell_driver(self.name, lambda driver: driver.receive(ack))
+
+    def _tell(self, sender: int, dealt: Dealt) -> None:
+        self.life.tell_worker(self.name, sender, lambda process: process.heard(dealt))
+
+    def heard(self, dealt: Dealt) -> None:
+        """Another worker has dealt with frames of this one, which has sent them: so it has restored."""
+        assert self._account is not None
+        self._account.hear(dealt)
 
     # Cuts.
 

@@ -34,7 +34,8 @@ from emberflow.checkpoint.cuts.backfills import all_rows
 from emberflow.engine.cuts.cut import owned
 from emberflow.engine.cuts.translation import translated_rows, translated_timers
 from emberflow.engine.layout import Layout
-from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Ack, Bundle, Effects, Moment, Progress
+from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Bundle, Effects, Moment, Progress
+from emberflow.engine.progress.accounts import Accounts
 from emberflow.engine.progress.acker import Acker
 from emberflow.engine.progress.gate import Gate
 from emberflow.engine.worker.succession import StateAhead, move, moving, succeed
@@ -51,24 +52,24 @@ from emberflow.runners.simulation.checkers import (
     check_owners,
     check_patience,
 )
-from emberflow.runners.simulation.entries import sources_of
-from emberflow.runners.simulation.judges import drawn_steps, judges, leave_cold
-from emberflow.runners.simulation.network import DoesNotDrainError, Network
-from emberflow.runners.simulation.options import Faults, Move, MoveDraws, Options
-from emberflow.runners.simulation.processes import (
+from emberflow.runners.simulation.crashes.processes import (
     Process,
     WorkerProcess,
     is_of_another,
 )
-from emberflow.runners.simulation.queries import Asker, SimulatedRead
-from emberflow.runners.simulation.results import SimulationError, SimulationResult, states_of
-from emberflow.runners.simulation.storage import (
+from emberflow.runners.simulation.crashes.storage import (
     Manifest,
     Restorable,
     Storage,
     copied_ahead,
     made_ahead,
 )
+from emberflow.runners.simulation.entries import sources_of
+from emberflow.runners.simulation.judges import drawn_steps, judges, leave_cold
+from emberflow.runners.simulation.network import DoesNotDrainError, Network
+from emberflow.runners.simulation.options import Faults, Move, MoveDraws, Options
+from emberflow.runners.simulation.queries import Asker, SimulatedRead
+from emberflow.runners.simulation.results import SimulationError, SimulationResult, states_of
 from emberflow.values.item import FRONT_MIN, TIME_MAX, TIME_MIN
 from emberflow.values.owners import Owners
 
@@ -397,7 +398,10 @@ class Life:
         self.positions: dict[int, int] = (
             cut.manifest.positions if cut is not None and is_own else {}
         )
-        self.acker = simulation.acker(workers=workers, fronts=list(self.sources))
+        #: Whether each worker has an account. Who gives an acker means that one.
+        self.has_accounts = simulation.options.accounts and simulation.acker is Acker
+        new_acker = Accounts if self.has_accounts else simulation.acker
+        self.acker: Acker | Accounts = new_acker(workers=workers, fronts=list(self.sources))
         self.minimal_time_checker = MinimalTimeChecker(self.graph, [])
         self.release_checker = ReleaseChecker()
         #: The name of the part of a cut that was written last.
@@ -416,6 +420,7 @@ class Life:
             delivered=delivered,
             owners=self.owners,
             judges=judges(self.options.patience, f"{self.options.seed} {self.number} {index}"),
+            splits=self.has_accounts,
         )
         self.minimal_time_checker.watch(worker)
         return worker
@@ -549,6 +554,7 @@ class Driver(Process):
         self.storage = simulation.storage
         self.life: Life  # set by the first start
         self._unrestored: set[int] = set()
+        self._is_going = False
         self._cut: _CutUnderWay | None = None
         self._committed: Manifest | None = None
         #: The last cut of the version before: stored, and not committed yet.
@@ -621,6 +627,7 @@ class Driver(Process):
         self.life = life
         self.simulation.lives.append(life)
         self._unrestored = set(range(life.workers))
+        self._is_going = False
         self.simulation.asker.detach()
         self.network.note("incarnation", life.number, life.workers, self._committed)
         for process in life.processes:
@@ -658,8 +665,13 @@ class Driver(Process):
     def restored(self, index: int) -> None:
         """A worker has restored. Its ack for the restored items came earlier on the same link."""
         self._unrestored.discard(index)
-        if self._unrestored:
+        self._go_if_ready()
+
+    def _go_if_ready(self) -> None:
+        """All workers have restored, and what they stated before that is taken in."""
+        if self._unrestored or self._is_going or self.life.acker.waits:
             return
+        self._is_going = True
         if self._held is None:
             self._go()
         else:
@@ -697,10 +709,12 @@ class Driver(Process):
 
     # Progress.
 
-    def receive(self, ack: Ack) -> None:
+    def receive(self, ack: Any) -> None:
         acker = self.life.acker
         before = acker.progress
-        progress = acker.receive(ack)
+        acker.receive(ack)
+        progress = acker.progress
+        self._go_if_ready()
         self.life.minimal_time_checker.progress(progress)
         if progress == before or self._unrestored:
             return

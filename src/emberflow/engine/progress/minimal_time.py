@@ -1,0 +1,81 @@
+"""The minimal time and the frontiers, as they follow from the least times of all tables.
+
+What is guaranteed: **a progress says nothing that an earlier one has taken for certain otherwise.** Neither the
+minimal time nor that of the keys of one worker ever goes back; if it would, that is an error of ours.
+
+There is a new progress only where a minimal time has moved, or a frontier, or an arrangement of a region.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from emberflow.engine.messages import AFTER_ALL, Arrangement, Moment, Progress
+from emberflow.errors import InternalError
+from emberflow.values.item import Place
+
+
+class LeastTimes(NamedTuple):
+    """The least times of all tables.
+
+    ``frontiers`` are the least turns of what may go anywhere and of all promises, as the last one, and ahead of it
+    the frontiers by stage if something is held (`tables.frontiers`). The others are as in a progress.
+    """
+
+    frontiers: tuple[Place, ...]
+    ranges: tuple[Moment, ...]
+    own: tuple[tuple[Moment, ...], ...]
+    failing: tuple[Moment, Moment]
+    arrangements: tuple[tuple[int, Arrangement], ...]
+
+
+def advanced(before: Progress, least: LeastTimes, told: Callable[[Moment], Progress]) -> Progress:
+    """The next progress, or the one before if nothing has moved. ``told`` gives what it says besides, for a
+    minimal time of what may go anywhere."""
+    turn = least.frontiers[-1]
+    frontiers = least.frontiers if len(least.frontiers) > 1 else ()
+    # A node that holds something does so from a global time on, which is before all its turns.
+    is_by_time = bool(frontiers or before.frontiers)
+    if turn < (before.anywhere if is_by_time else before.turn):
+        raise InternalError(f"the minimal time went back from {before.turn} to {turn}")
+    if least.own:
+        _check_own(before, turn, least.own)
+    if (
+        turn == before.turn
+        and least.ranges == before.ranges
+        and frontiers == before.frontiers
+        and least.arrangements is before.arrangements
+        and least.own == before.own
+        and least.failing == before.failing
+    ):
+        return before
+    anywhere = (turn[0], turn[1])
+    return told(anywhere)._replace(
+        anywhere=anywhere,
+        ranges=least.ranges,
+        within=() if turn == anywhere else turn,
+        frontiers=frontiers,
+        arrangements=least.arrangements,
+        own=least.own,
+        failing=least.failing,
+    )
+
+
+def _check_own(before: Progress, turn: Place, own: tuple[tuple[Moment, ...], ...]) -> None:
+    """What concerns the keys of a worker alone comes of that, or of what may go anywhere."""
+    for worker, frontiers in enumerate(own):
+        earlier = before.own[worker][-1] if before.own else AFTER_ALL
+        least, least_before = min(turn, frontiers[-1]), min(before.anywhere, earlier)
+        if least < least_before:
+            raise InternalError(
+                f"the minimal time of the keys of worker {worker} went back from {least_before} to "
+                f"{least}"
+            )
+
+
+def noted_promise(reports: dict[int, Moment], front: int, promise: Moment) -> None:
+    """Note what a front promises. It never takes a promise back."""
+    if promise < reports[front]:
+        raise InternalError(f"front {front} promised {reports[front]} and now {promise}")
+    reports[front] = promise

@@ -1,0 +1,1 @@
+"""The simulation with crashes: processes that die, and what outlives them."""
