@@ -1,16 +1,17 @@
 """Scaling, as far as two cores can show it: what an element costs by the number of workers.
 
     python bench/run.py scaling [--only workers] [--only rates] [--only sampling]
-                                [--only ranges] [--only model] [--quick]
+                                [--only ranges] [--only acks] [--only model] [--quick]
 
 ===========  ====================================================================================
 `workers`    processor time, messages and bytes an element, with 1, 2, 4 and 8 workers
 `rates`      processor time of the driver, by the rate of elements
 `sampling`   what it costs to sample the loads of slices, in turns within a run
 `ranges`     latency of free keys while those of another worker are slow
+`acks`       what the driver does, and latency, with an acker in it and with accounts of the workers
 `model`      latency, and the run time of a fixed input, by 1 to 200 workers, over a model of a
              cluster
-`running`    the query of the first three: its front, its sink, and what is counted meanwhile
+`running`    the query of most of these: its front, its sink, and what is counted meanwhile
 `tap`        counts the messages of a process
 ===========  ====================================================================================
 """

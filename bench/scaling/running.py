@@ -127,6 +127,8 @@ class Window(NamedTuple):
     used: Used
     sent: list[tap.Sent]
     replay_ratio: float
+    #: Of the whole run, by percentile.
+    latency_ms: dict[str, float]
 
     @property
     def rate(self) -> float:
@@ -215,6 +217,7 @@ def measured(
             Used(*(after - before for after, before in zip(last[1], first[1], strict=True))),
             [_less(after, before) for after, before in zip(last[3], first[3], strict=True)],
             progress["replayRatio"],
+            progress["latencyMs"],
         )
 
 

@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ from emberflow.engine.messages import (
     Statement,
 )
 from emberflow.engine.progress.accounts import Account, Accounts
+from emberflow.errors import InternalError
 from emberflow.values.hashing import stable_id
 from emberflow.values.item import Place
 from tests.effort import examples
@@ -206,6 +208,25 @@ def test_statements_that_follow_from_each_other_are_taken_together() -> None:
     assert accounts.waits
     accounts.receive(statement(second))
     assert accounts.progress.anywhere == (3, 0)
+
+
+def test_a_front_may_not_end_while_the_statement_of_a_restore_waits() -> None:
+    """Worker 0 has restored a scheduled item and has heard of worker 1, whose statement has not come. If the front
+    of worker 2 began and ended now, nothing would seem to be in flight."""
+    accounts = Accounts(workers=3, fronts=[2])
+    restored, other, feeding = (Account(worker, 3) for worker in range(3))
+    restored.receive(sent(0, (9, -1), 77))
+    restored.receive(sent(0, (1, 0), 78))
+    ((_, told),) = other.receive(Ack(1, {}, {}, {}, dealt={0: Entries({0: {(1, 0): 78}}, {}, {})}))
+    restored.hear(told)
+    accounts.receive(statement(restored))
+    assert accounts.waits  # so the coordinator does not let fronts begin
+    feeding.receive(Ack(2, {}, {}, {2: AFTER_ALL}))
+    accounts.receive(statement(feeding))
+    assert accounts.progress.of_all() == AFTER_ALL  # which is why
+    accounts.receive(statement(other))
+    with pytest.raises(InternalError, match="went back"):
+        assert accounts.progress
 
 
 def test_counts_of_very_many_frames_are_left_out() -> None:

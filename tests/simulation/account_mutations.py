@@ -118,12 +118,3 @@ def the_least_of_one_account_is_missing(patch: pytest.MonkeyPatch) -> None:
             self._taken = taken
 
     patch.setattr(Accounts, "_least_times", changed)
-
-
-#: These show only where scheduled items of a cut are in flight when all have restored.
-breaks_restores = Breaks()
-
-
-@breaks_restores
-def fronts_begin_while_statements_wait(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Accounts, "waits", False)

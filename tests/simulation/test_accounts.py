@@ -10,7 +10,7 @@ from typing import TypeVar
 import pytest
 
 from tests.effort import tried
-from tests.simulation.account_mutations import breaks, breaks_restores
+from tests.simulation.account_mutations import breaks
 from tests.simulation.cases import Case, WrongError, judged
 from tests.simulation.crash_cases import CrashCase, judged_with_crashes
 from tests.simulation.hunt import Break, caught, name_of
@@ -57,21 +57,6 @@ def test_it_is_caught(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
 def wrong(case: Case) -> str | None:
     try:
         judged(case)
-    except WrongError as error:
-        return str(error)
-    return None
-
-
-@pytest.mark.parametrize("broken", breaks_restores, ids=name_of)
-def test_it_is_caught_behind_a_restore(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken(monkeypatch)
-    told = caught(name_of(broken), count(), wrong_with_crashes, CASES_OF_A_BREAK)
-    assert "nobody noticed" not in told
-
-
-def wrong_with_crashes(seed: int) -> str | None:
-    try:
-        judged_with_crashes(with_accounts(CrashCase.of(seed)))
     except WrongError as error:
         return str(error)
     return None

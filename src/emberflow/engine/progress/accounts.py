@@ -115,7 +115,10 @@ class Account:
     def hear(self, dealt: Dealt) -> None:
         """Another worker has dealt with frames of this one."""
         self._tables.add(dealt.entries)
-        self._heard[dealt.worker] = dealt.number
+        if (
+            dealt.number > self._heard[dealt.worker]
+        ):  # some are in no hurry, and come later than others
+            self._heard[dealt.worker] = dealt.number
 
     def statement(self) -> Statement | None:
         """What the coordinator has to know now; None if nothing new matters to it."""

@@ -55,6 +55,7 @@ from emberflow.engine.messages import (
     BEFORE_ALL,
     Dealt,
     Effects,
+    Entries,
     Frame,
     Moment,
     Progress,
@@ -332,6 +333,9 @@ class WorkerLoop:
         #: For the coordinator's watchdog, which looks for frames that were lost.
         self._caught_up = False
         self._last_bound_for: dict[int, int] = {}
+        #: By worker: what it is told of its frames for barriers, and since when that waits.
+        self._dealt_later: dict[int, list[bytes]] = {}
+        self._dealt_later_at = 0.0
         self._observer: Observer | None = None
         self._meter: Meter | None = None
 
@@ -737,6 +741,7 @@ class WorkerLoop:
         self._go_on_with_twin()
         self._answer()
         self._send_news()
+        self._send_dealt()
         self._link.flush()
         if frames or any(effect.frames or effect.bundles for effect in effects):
             self._quiet_rounds = 0
@@ -987,9 +992,21 @@ class WorkerLoop:
                 by_destination.setdefault(destination, []).append(encoded)
                 self._last_bound_for[destination] = frame.parts[0][0]
         for sender, one in dealt:
-            by_destination.setdefault(sender, []).append(self._wire.encode(protocol.DEALT, one))
+            own = by_destination if _is_passed_on(one.entries) else self._dealt_later
+            own.setdefault(sender, []).append(self._wire.encode(protocol.DEALT, one))
         for destination, messages in by_destination.items():
+            messages += self._dealt_later.pop(destination, ())
             self._peers[destination].send(messages)
+
+    def _send_dealt(self) -> None:
+        """Tell others which frames for barriers were dealt with: alone, if nothing else is sent to them for a while."""
+        now = time.monotonic()
+        if self._dealt_later and now - self._dealt_later_at >= _PIGGYBACK_SECONDS:
+            later, self._dealt_later = self._dealt_later, {}
+            for sender, messages in later.items():
+                self._peers[sender].send(messages)
+        if not self._dealt_later:
+            self._dealt_later_at = now
 
     def _encoded(self, kind: bytes, body: Frame | StoredBundle) -> bytes:
         try:
@@ -1205,7 +1222,11 @@ def _is_waited_for(effects: Effects) -> bool:
     Frames for the barriers here concern only this worker, which knows of them (`progress.receipts`).
     """
     ack = effects.ack
-    is_passed_on = any(entries.levels or entries.own for entries in ack.dealt.values())
-    return bool(
-        effects.bundles or ack.anywhere or ack.deeper or ack.said or ack.own or is_passed_on
+    return bool(effects.bundles or ack.anywhere or ack.deeper or ack.said or ack.own) or any(
+        map(_is_passed_on, ack.dealt.values())
     )
+
+
+def _is_passed_on(entries: Entries) -> bool:
+    """Whether they are of frames that may have caused others."""
+    return bool(entries.levels or entries.own)
