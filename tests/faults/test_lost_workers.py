@@ -19,6 +19,7 @@ import pytest
 import emberflow as ef
 from emberflow import fronts, sinks
 from emberflow.engine.messages import BEFORE_ALL
+from emberflow.runners.live import life
 from emberflow.runners.live.lives import crews
 from emberflow.runners.live.processes.launch import JobFailedError
 from emberflow.runners.live.query import LiveQuery
@@ -30,6 +31,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.timeout(1_200)
+
+
+@pytest.fixture(autouse=True)
+def all_have_accounts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many workers have; those of `test_kills` have an acker in the driver."""
+    monkeypatch.setattr(life, "ACCOUNTS_FROM", 2)
 
 
 def pids_after(query: LiveQuery, losses: int, workers: int) -> list[int]:

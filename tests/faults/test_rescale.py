@@ -19,6 +19,7 @@ import pytest
 import emberflow as ef
 from emberflow import fronts, sinks
 from emberflow.commands.rescale import rescale as rescale_by_name
+from emberflow.runners.live import life
 from emberflow.runners.live.processes.member import Seat
 from emberflow.runners.live.query import LiveQuery
 from tests.effort import FAULTS_ROUND, SECONDS, SOAK
@@ -33,6 +34,12 @@ if TYPE_CHECKING:
 COUNTS = 3
 #: Enough for rows to be copied ahead.
 KEYS = 1_999
+
+
+@pytest.fixture(autouse=True)
+def three_workers_have_accounts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And two have an acker in the driver: rescales go from one to the other and back."""
+    monkeypatch.setattr(life, "ACCOUNTS_FROM", 3)
 
 
 def elastic_flow() -> ef.Flow:

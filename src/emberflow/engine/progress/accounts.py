@@ -165,7 +165,8 @@ class Accounts:
     """The accounts of all workers, as far as statements tell: takes these, gives progress, as an acker does."""
 
     def __init__(self, *, workers: int, fronts: list[int]) -> None:
-        self._reports: dict[int, Moment] = dict.fromkeys(fronts, BEFORE_ALL)
+        #: What the fronts have promised.
+        self.reports: dict[int, Moment] = dict.fromkeys(fronts, BEFORE_ALL)
         self.acks = 0
         self._workers = workers
         self._arrangements = Arrangements(workers)
@@ -175,38 +176,20 @@ class Accounts:
         self._waiting: list[deque[Statement]] = [deque() for _ in range(workers)]
         self._has_come = False
         self._owns = False
-        self._progress = Progress(BEFORE_ALL, (BEFORE_ALL,) * workers)
-        self._is_new = True
+        self.progress = Progress(BEFORE_ALL, (BEFORE_ALL,) * workers)
 
     @property
     def entries(self) -> int:
         """How many global times are not known to be done, in all accounts."""
-        self._take()
         return sum(statement.entries for statement in self._taken)
-
-    @property
-    def reports(self) -> dict[int, Moment]:
-        """What the fronts have promised, by front."""
-        self._take()
-        return self._reports
 
     @property
     def waits(self) -> bool:
         """Whether a statement waits for those that it follows from."""
-        self._take()
         return any(self._waiting)
-
-    @property
-    def progress(self) -> Progress:
-        self._take()
-        if self._is_new:
-            self._is_new = False
-            self._progress = advanced(self._progress, self._least_times(), self._told)
-        return self._progress
 
     def least_in_flight(self) -> Place | None:
         """The least entry, if nothing but it holds the minimal time back."""
-        self._take()
         minima: list[Place] = [AFTER_ALL]
         for statement in self._taken:
             minima += [least for _, least in statement.levels]
@@ -214,15 +197,17 @@ class Accounts:
             minima += [least for own in statement.own.values() for _, least in own]
             minima += statement.failing
         least = min(minima)
-        return least if least < min(self._reports.values(), default=AFTER_ALL) else None
+        return least if least < min(self.reports.values(), default=AFTER_ALL) else None
 
     def receive(self, statement: Statement) -> None:
+        """Note a statement. It counts from the next `settle` on, if it agrees with the others."""
         self.acks += 1
         self._waiting[statement.worker].append(statement)
         self._has_come = True
 
-    def _take(self) -> None:
-        """Take in the last statements that agree, and all ahead of them."""
+    def settle(self) -> None:
+        """Take in the last statements that agree, and all ahead of them. Others may look at what comes of it from
+        other threads."""
         if not self._has_come:
             return
         self._has_come = False
@@ -244,13 +229,14 @@ class Accounts:
         for worker, count in counts.items():
             for _ in range(count):
                 self._enter(self._waiting[worker].popleft())
+        if any(counts.values()):
+            self.progress = advanced(self.progress, self._least_times(), self._told)
 
     def _enter(self, statement: Statement) -> None:
-        self._is_new = True
         self._taken[statement.worker] = statement
         self._owns = self._owns or bool(statement.own)
         for front, promise in statement.reports.items():
-            noted_promise(self._reports, front, promise)
+            noted_promise(self.reports, front, promise)
         if statement.said:
             self._arrangements.hear(statement.worker, statement.said)
 
@@ -271,7 +257,7 @@ class Accounts:
         own: tuple[tuple[Moment, ...], ...] = ()
         if self._owns:
             own = tuple([frontiers(sorted(minima.items())) for minima in by_range])
-        promised = min(self._reports.values(), default=AFTER_ALL)
+        promised = min(self.reports.values(), default=AFTER_ALL)
         return LeastTimes(
             frontiers(sorted(levels.items()), promised),
             tuple(ranges),
@@ -287,7 +273,7 @@ class Accounts:
                 sent.setdefault(receiver, {})[statement.worker] = frames
         if sum(map(len, sent.values())) > _COUNTS_SENT_MAX:
             sent = {}
-        return self._progress._replace(sent=sent)
+        return self.progress._replace(sent=sent)
 
 
 def _follows(statement: Statement, numbers: list[int]) -> bool:

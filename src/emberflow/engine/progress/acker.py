@@ -107,6 +107,9 @@ class Acker:
         self.progress = advanced(self.progress, self._least_times(), self._told)
         return self.progress
 
+    def settle(self) -> None:
+        """What was received counts already (`accounts`)."""
+
     def _least_times(self) -> LeastTimes:
         tables = self._tables
         promised = min(self.reports.values(), default=AFTER_ALL)

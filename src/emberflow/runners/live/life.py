@@ -152,7 +152,7 @@ def coordinator_of(
         released=released,
         log=log,
         owners=settings.owners,
-        has_accounts=has_accounts(settings),
+        has_accounts=_has_accounts(settings),
     )
 
 
@@ -196,11 +196,11 @@ def plan_of(
         is_observed=settings.is_observed,
         state_memory=settings.state_memory,
         state_folder=settings.state_folder,
-        has_accounts=has_accounts(settings),
+        has_accounts=coordinator.has_accounts,
     )
 
 
-def has_accounts(settings: Settings) -> bool:
+def _has_accounts(settings: Settings) -> bool:
     """Whether each worker has an account of what it has sent, so that the driver need not get all acks."""
     return settings.ordering == "time" and settings.workers >= ACCOUNTS_FROM
 

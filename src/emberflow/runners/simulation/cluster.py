@@ -283,6 +283,7 @@ class Simulation:
     def _receive_ack(self, ack: Any) -> None:
         before = self.acker.progress
         self.acker.receive(ack)
+        self.acker.settle()
         progress = self.acker.progress
         self.minimal_time_checker.progress(progress)
         if progress == before:

@@ -199,6 +199,7 @@ class Coordinator:
         self.committer = committer
         self._strategy = CutsByTime() if strategy is None else strategy
         self._workers = workers
+        self.has_accounts = has_accounts
         acker = Accounts if has_accounts else Acker
         self._acker: Acker | Accounts = acker(workers=workers, fronts=front_indices(graph, fronts))
         #: The fronts that promise the present.
@@ -463,6 +464,7 @@ class Coordinator:
         try:
             while self.phase != "over":
                 self._take()
+                self._acker.settle()
                 self._store()
                 self._advance(time.monotonic() - begin)
                 self._flush()

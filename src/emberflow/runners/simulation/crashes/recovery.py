@@ -713,6 +713,7 @@ class Driver(Process):
         acker = self.life.acker
         before = acker.progress
         acker.receive(ack)
+        acker.settle()
         progress = acker.progress
         self._go_if_ready()
         self.life.minimal_time_checker.progress(progress)
