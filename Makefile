@@ -112,7 +112,7 @@ bench-upgrade: setup ## how long output stands still while a new version takes o
 bench-elastic: setup ## what is late while workers come, go, are killed, and keys move (QUICK=1)
 	@scripts/ensure-java $(BIN)/python bench/run.py elastic $(if $(QUICK),--quick)
 
-bench-scaling: setup ## what an element costs by the number of workers (ONLY="workers rates sampling ranges model", QUICK=1, EMBERFLOW_DATA=folder)
+bench-scaling: setup ## what an element costs by the number of workers (ONLY="workers rates sampling ranges acks driver model", QUICK=1, EMBERFLOW_DATA=folder)
 	@scripts/ensure-java $(BIN)/python bench/run.py scaling $(addprefix --only ,$(ONLY)) $(if $(QUICK),--quick)
 
 bench-state: setup ## memory a key, more keys than fit, cuts, restarts, transformWithState (ONLY="memory 1 5 20 cuts restore spark", QUICK=1)

@@ -60,7 +60,7 @@ PARTS = {
         "ledger",
     ),
     SPECULATION: ("model", "live"),
-    SCALING: ("workers", "rates", "sampling", "ranges", "acks", "model"),
+    SCALING: ("workers", "rates", "sampling", "ranges", "acks", "driver", "model"),
     NEXMARK: ("throughput", "latency"),
     UPGRADE: ("index", "keys", "million"),
     STATE: ("memory", "1", "5", "20", "cuts", "restore", "spark"),

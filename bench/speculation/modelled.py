@@ -4,8 +4,13 @@ What runs is the engine itself, with real documents. What is a model is how long
 
 - a worker does one thing at a time: `EVENT_US` for each event and `ITEM_US` for each item that an
   operation of it gets. It takes all that waits for it at once, and sends when it is done;
+- the driver takes no time, or, if it is `charged`, `MESSAGE_US` for each ack or statement that it gets, `ENTRY_US` for
+  each entry of an ack, and `TELL_US` for each worker that it tells of progress, one thing at a time;
+- workers have an acker in the driver, or accounts of their own (`emberflow.engine.progress.accounts`): then a worker
+  takes an `ITEM_US` for what another one tells of its frames, and all together make no more than
+  `STATEMENTS_A_SECOND_MAX` statements;
 - a message takes `LINK_US` and a random time on top, exponential with the mean `JITTER_US`; messages
-  of a link stay in order. The acker takes no time, and sends progress every `PROGRESS_US` at most;
+  of a link stay in order. The driver sends progress every `PROGRESS_US` at most;
 - documents arrive at random, at a rate, and are dealt out to the workers, each of which has a front.
   The time of a document is that of its arrival. An idle front promises the present every `IDLE_US`.
 - or all documents are there from the beginning (`Cluster.run_all`): then each front has `AHEAD`
@@ -28,11 +33,23 @@ from typing import Any, NamedTuple
 import emberflow as ef
 from emberflow.engine.cuts.cut import Capture
 from emberflow.engine.layout import Layout
-from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Ack, Effects, Frame, Moment, Progress
+from emberflow.engine.messages import (
+    AFTER_ALL,
+    BEFORE_ALL,
+    Ack,
+    Dealt,
+    Effects,
+    Frame,
+    Moment,
+    Progress,
+    Statement,
+)
+from emberflow.engine.progress.accounts import Account, Accounts
 from emberflow.engine.progress.acker import Acker
 from emberflow.engine.speculation.patience import Judges
 from emberflow.engine.worker.routing import front_host
 from emberflow.engine.worker.worker import Worker
+from emberflow.runners.live.worker.link import STATEMENTS_A_SECOND_MAX
 from emberflow.values.item import front_index
 from speculation import Figures, documents
 
@@ -45,6 +62,9 @@ IDLE_US = 2_000
 ROW_US = 3
 ROWS_AT_ONCE = 100
 COMMIT_US = 5_000
+MESSAGE_US = 60
+ENTRY_US = 1
+TELL_US = 20
 AHEAD = 2
 
 MODEL = (
@@ -56,7 +76,16 @@ MODEL = (
 class Cluster:
     """One run."""
 
-    def __init__(self, flow: ef.Flow, workers: int, judges: Judges, seed: int) -> None:
+    def __init__(
+        self,
+        flow: ef.Flow,
+        workers: int,
+        judges: Judges,
+        seed: int,
+        *,
+        accounts: bool = False,
+        charged: bool = False,
+    ) -> None:
         graph = flow.graph()
         layout = Layout(graph)
         (self._front,) = graph.fronts.values()
@@ -66,10 +95,20 @@ class Cluster:
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._arrival_last: dict[tuple[str, str], float] = {}
         self._hosts = [
-            _Host(self, Worker(layout, index, workers, judges=judges)) for index in range(workers)
+            _Host(self, Worker(layout, index, workers, judges=judges, splits=accounts))
+            for index in range(workers)
         ]
+        if accounts:
+            for host in self._hosts:
+                host.account = Account(host.index, workers)
+        self.statement_us = 1e6 * workers / STATEMENTS_A_SECOND_MAX
+        self._charged = charged
+        #: When the driver is done with all that it has got, and how long it has worked in all.
+        self._driver_free_at = 0.0
+        self.driver_us = 0.0
         self._indexes = [front_index(self._front.index, 1, number) for number in range(workers)]
-        self._acker = Acker(workers=workers, fronts=self._indexes)
+        acker = Accounts if accounts else Acker
+        self._acker: Any = acker(workers=workers, fronts=self._indexes)
         self._progress_sent = self._acker.progress
         self._progress_due = False
         #: By global time: when a document came, and how many of its change records are missing.
@@ -174,8 +213,14 @@ class Cluster:
         for destination, frame in effects.frames:
             host = self._hosts[destination]
             self.send(name, f"worker {destination}", functools.partial(host.receive, frame))
-        if effects.ack:
+        host = self._hosts[index]
+        if effects.ack and host.account is None:
             self.send(name, "acker", functools.partial(self._acked, effects.ack))
+        elif effects.ack and host.account is not None:
+            for sender, dealt in host.account.receive(effects.ack):
+                other = self._hosts[sender]
+                self.send(name, f"worker {sender}", functools.partial(other.told, dealt))
+            host.state_soon()
         for bundle in effects.bundles:
             for place, _, _ in bundle.items:
                 missing = self._missing[place[0], place[1]]
@@ -187,11 +232,39 @@ class Cluster:
         if effects.failure is not None:
             raise effects.failure
 
-    def _acked(self, ack: Ack) -> None:
+    def stated(self, statement: Statement) -> None:
+        self.send(f"worker {statement.worker}", "acker", functools.partial(self._acked, statement))
+
+    def _acked(self, ack: Ack | Statement) -> None:
+        took = float(MESSAGE_US)
+        if isinstance(ack, Ack):
+            levels, ranges, own = ack.entries
+            tables = [
+                *levels.values(),
+                *ranges.values(),
+                *(t for by in own.values() for t in by.values()),
+            ]
+            took += ENTRY_US * sum(map(len, tables))
+        self._driver_works(took, functools.partial(self._counts, ack))
+
+    def _driver_works(self, took: float, action: Callable[[], None]) -> None:
+        """The driver does something when it is done with all before."""
+        if not self._charged:
+            action()
+            return
+        self._driver_free_at = max(self._now, self._driver_free_at) + took
+        self.driver_us += took
+        self._later(self._driver_free_at, action)
+
+    def _counts(self, ack: Ack | Statement) -> None:
         self._acker.receive(ack)
+        self._acker.settle()
         if not self._progress_due and self._acker.progress is not self._progress_sent:
             self._progress_due = True
-            self._later(self._now + PROGRESS_US, self._tell)
+            self._later(self._now + PROGRESS_US, self._tell_when_free)
+
+    def _tell_when_free(self) -> None:
+        self._driver_works(TELL_US * len(self._hosts), self._tell)
 
     def _tell(self) -> None:
         self._progress_due = False
@@ -263,6 +336,31 @@ class _Host:
         self._reports: dict[int, Any] = {}
         self._heard: deque[_Heard] = deque()
         self._capture: Capture | None = None
+        #: If it has one; what others have told of its frames; and when its last statement was made.
+        self.account: Account | None = None
+        self._dealt: list[Dealt] = []
+        self._stated_at = -1e9
+        self._states = False
+
+    def told(self, dealt: Dealt) -> None:
+        self._dealt.append(dealt)
+        self._begin()
+
+    def state_soon(self) -> None:
+        """Make a statement, as soon as may be behind the last one."""
+        if self._states:
+            return
+        self._states = True
+        at = max(self._cluster.now, self._stated_at + self._cluster.statement_us)
+        self._cluster.at(at, self._state)
+
+    def _state(self) -> None:
+        assert self.account is not None
+        self._states = False
+        self._stated_at = self._cluster.now
+        statement = self.account.statement()
+        if statement is not None:
+            self._cluster.stated(statement)
 
     def receive(self, frame: Frame) -> None:
         self._frames.append(frame)
@@ -289,7 +387,9 @@ class _Host:
 
     def _begin(self) -> None:
         """Do all that waits, unless the processor is busy; what comes of it is sent in the end."""
-        if self._busy or not (self._frames or self._reports or self._heard or self._capture):
+        if self._busy or not (
+            self._frames or self._reports or self._heard or self._capture or self._dealt
+        ):
             return
         self._busy = True
         now, worker = self._cluster.now, self.worker
@@ -297,6 +397,12 @@ class _Host:
         self._passed_until = now
         done: list[Effects] = []
         since: Moment | None = None
+        dealt, self._dealt = self._dealt, []
+        if dealt:
+            assert self.account is not None
+            for one in dealt:
+                self.account.hear(one)
+            self.state_soon()
         if self._frames:
             frames, self._frames = self._frames, []
             done.append(worker.deliver(frames))
@@ -313,7 +419,8 @@ class _Host:
             done.append(worker.enter(node, given, reports))
         worker.tidy()
         before, self._items = self._items, worker.statistics(sizes_too=False).items
-        took = EVENT_US * len(done) + ITEM_US * (self._items - before) + self._captured()
+        took = EVENT_US * len(done) + ITEM_US * (self._items - before + len(dealt))
+        took += self._captured()
         self._cluster.at(now + took, functools.partial(self._finish, done))
 
     def _captured(self) -> float:

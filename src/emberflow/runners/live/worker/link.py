@@ -9,7 +9,9 @@ pass them, whatever is acked. So the ack of a batch waits for the report, or for
 saves a message for each batch, for the worker and for the driver.
 
 Where workers have accounts (`engine.progress.accounts`), acks are entered there, and what is new of the account
-is stated once a flush.
+is stated: with whatever is sent anyway, and alone so often that the driver gets no more than
+`STATEMENTS_A_SECOND_MAX` from all workers. So what the driver does has a bound, however many workers and elements
+there are.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ T = TypeVar("T")
 MEETING_SECONDS_MAX = 60.0
 TAKEOVER_SECONDS_MAX = 600.0
 _SILENCE_SECONDS_MAX = 20.0
+#: From all workers. The driver takes some 60 µs for each.
+STATEMENTS_A_SECOND_MAX = 4_000
 #: Messages taken in one round: enough for a batch, few enough to look up in between.
 MESSAGES_A_ROUND = 256
 
@@ -55,10 +59,13 @@ class CoordinatorLink:
         #: What the next `flush` sends.
         self._outgoing: list[bytes] = []
         self._held_acks: list[Ack] = []
-        #: What this worker has sent and others have not dealt with, if it has an account of that; and whether
-        #: the next `flush` states what is new of it.
+        #: What this worker has sent and others have not dealt with, if it has an account of that; whether there is
+        #: something new of it, and whether that is to be stated soon.
         self.account: Account | None = None
+        self._is_unstated = False
         self._states = False
+        self._stated_at = 0.0
+        self._statement_seconds = 0.0
         self._received: deque[tuple[bytes, Any]] = deque()
         self._heard_at = time.monotonic()
 
@@ -82,6 +89,11 @@ class CoordinatorLink:
         self._release_acks()
         self._outgoing.append(message)
 
+    def keep_account(self, workers: int) -> None:
+        """Enter acks in an account from now on."""
+        self.account = Account(self._worker, workers)
+        self._statement_seconds = workers / STATEMENTS_A_SECOND_MAX
+
     def send_acks(self, acks: list[Ack], *, hold: bool) -> list[tuple[int, Dealt]]:
         """Send several acks as one: with the next `flush`, or held until the next message.
 
@@ -93,25 +105,27 @@ class CoordinatorLink:
                 self._release_acks()
             return []
         dealt = [each for ack in acks if ack for each in self.account.receive(ack)]
+        self._is_unstated = True
         self._states = self._states or bool(dealt) or not hold
         return dealt
 
     @property
     def has_news(self) -> bool:
-        """Whether there is something new of the account, for which others may wait."""
+        """Whether something new of the account is to be stated, for which others may wait."""
         return self._states
 
     def hear(self, dealt: Dealt) -> None:
         """Another worker has dealt with frames of this one."""
         assert self.account is not None
         self.account.hear(dealt)
-        self._states = True
+        self._is_unstated = self._states = True
 
     def _release_acks(self) -> None:
-        if self.account is not None:
-            self._states = False
+        if self.account is not None and self._is_unstated:
+            self._is_unstated = self._states = False
             statement = self.account.statement()
             if statement is not None:
+                self._stated_at = time.monotonic()
                 self._outgoing.append(self._wire.encode(protocol.ACK, statement))
         elif self._held_acks:
             acks, self._held_acks = self._held_acks, []
@@ -133,7 +147,7 @@ class CoordinatorLink:
         self.flush()
 
     def flush(self) -> None:
-        if self._states:
+        if self._states and time.monotonic() - self._stated_at >= self._statement_seconds:
             self._release_acks()
         if self._outgoing:
             outgoing, self._outgoing = self._outgoing, []

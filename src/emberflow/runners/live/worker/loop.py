@@ -60,7 +60,6 @@ from emberflow.engine.messages import (
     Moment,
     Progress,
 )
-from emberflow.engine.progress.accounts import Account
 from emberflow.engine.worker.routing import barrier_host, front_host
 from emberflow.engine.worker.succession import copied_rows, copied_timers
 from emberflow.engine.worker.worker import Worker
@@ -518,7 +517,7 @@ class WorkerLoop:
         self._cuts = self._strategy(plan, self.index, {**delivered, **self._last_of_writers()})
         self._engine = self._cuts.engine
         if plan.has_accounts:
-            self._link.account = Account(self.index, plan.workers)
+            self._link.keep_account(plan.workers)
         if isinstance(self._engine, Worker) and not plan.is_mirror:
             limit = plan.state_memory or default_limit(available(), plan.workers)
             self._state_bound = StateBound(self._engine, limit, plan.state_folder, self._begun_with)
@@ -694,7 +693,8 @@ class WorkerLoop:
     def _wait(self) -> None:
         """Wait for a socket or a thread."""
         rests = self._quiet_rounds >= _QUIET_ROUNDS and not (
-            any(feed.hurries for feed in self._feeds)
+            self._link.has_news
+            or any(feed.hurries for feed in self._feeds)
             or (self._cut_writer is not None and self._cut_writer.is_under_way)
         )
         begin = time.monotonic()
