@@ -91,7 +91,7 @@ def _plot(kind: str, found: Found) -> None:
         shown = [tick for tick in TICKS_MS if low <= tick <= high]
         left.set_yticks(shown, [f"{tick:,}" for tick in shown])
         left.minorticks_off()
-        left.set_ylabel("ms from a document's arrival to its last change, median")
+        left.set_ylabel("median ms until a document's last change")
         left.set_title("latency, by documents a second")
         right.set_ylim(0, 1.05)
         right.set_ylabel("share of the time that the driver works")
