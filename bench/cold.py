@@ -63,20 +63,20 @@ def measure(keys: int, law: str, memory: int) -> Figure:
 
     def run(given: Iterable[int], count: int) -> float:
         nonlocal at
-        used, given = 0.0, iter(given)
+        given, making, begin = iter(given), 0.0, time.process_time()
         for _ in range(0, count, BATCH):
+            making -= time.thread_time()
             batch = [f"key-{number * STEP % keys:013d}" for number in islice(given, BATCH)]
             elements = [((at + number, 0), key) for number, key in enumerate(batch)]
             at += len(batch)
-            begin = time.process_time()
+            making += time.thread_time()
             effects = worker.enter(front, elements, {0: (at, 0)})
             while effects.ack:
                 effects = worker.progress(acker.receive(effects.ack))
             worker.tidy()
             if bound is not None:
                 bound.go_on(time.monotonic())
-            used += time.process_time() - begin
-        return count / used
+        return count / (time.process_time() - begin - making)
 
     filling = run(range(keys), keys)
     run(numbers(keys, law), MEASURED // 2)

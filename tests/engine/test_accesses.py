@@ -356,7 +356,7 @@ def test_a_final_value_takes_little() -> None:
     assert bucket.short is None
     assert _versions.trim_accesses([bucket], (6, 0), (False, True), [], (0, 0)) == ([], [])
     assert bucket.short == ((5, 2**33), 7)
-    assert sys.getsizeof(bucket) == 72
+    assert sys.getsizeof(bucket) == 48
     assert gc.get_referents(bucket) == []
     assert bucket.entries == [((5, 2**33), 0, 1, 2, None, None, 7, None)]
     assert bucket.short is None

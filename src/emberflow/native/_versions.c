@@ -36,15 +36,24 @@ known_of(PyObject *module)
     return PyModule_GetState(module);
 }
 
-/* `accesses.StateBucket`. A member is NULL if Python has deleted it.
+/* What a bucket has while it is not short. */
+typedef struct {
+    PyObject *entries, *aborts, *base;
+} Open;
+
+/* `accesses.StateBucket`, in 48 bytes. A member is NULL if Python has deleted it.
  *
  * A bucket that `is_short` has one entry, which is final and counts, and no list of it: only the global time
- * and the access are kept, and the value is the bucket's own. Python sees the entry once it asks for the
- * entries (`expanded`). */
+ * and the access are kept, and the value is the bucket's own. Its aborts are none, and its base is None.
+ * Python sees the entry once it asks for the entries (`expanded`). Most buckets of a worker are short, so all
+ * that others have besides is apart. */
 typedef struct {
     PyObject_HEAD
-    PyObject *key, *entries, *aborts, *base, *value;
-    long long time;
+    PyObject *key, *value;
+    union {
+        Open *open;
+        long long time; /* if it is short */
+    } is;
     long long front : 52;
     unsigned long long access : 8;
     unsigned long long is_short : 1;
@@ -57,7 +66,7 @@ typedef struct {
 static PyObject *
 short_place(const Bucket *bucket)
 {
-    PyObject *time = PyLong_FromLongLong(bucket->time);
+    PyObject *time = PyLong_FromLongLong(bucket->is.time);
     PyObject *front = time == NULL ? NULL : PyLong_FromLongLong(bucket->front);
     PyObject *place = front == NULL ? NULL : TUPLE_OF(time, front);
 
@@ -66,32 +75,79 @@ short_place(const Bucket *bucket)
     return place;
 }
 
-/* Give a bucket its list of entries: 0, or -1 with an exception. */
-static int
-expanded(Bucket *bucket)
+/* What a bucket that is not short has, with nothing in it yet; NULL with an exception. */
+static Open *
+open_new(void)
 {
-    PyObject *place, *access, *mark, *length, *entry = NULL, *entries = NULL;
+    Open *open = PyMem_Calloc(1, sizeof(Open));
 
-    if (!bucket->is_short)
-        return 0;
+    if (open == NULL)
+        PyErr_NoMemory();
+    return open;
+}
+
+static void
+open_free(Open *open)
+{
+    if (open == NULL)
+        return;
+    Py_XDECREF(open->entries);
+    Py_XDECREF(open->aborts);
+    Py_XDECREF(open->base);
+    PyMem_Free(open);
+}
+
+/* The only entry of a bucket that is short; NULL with an exception. */
+static PyObject *
+short_entry(const Bucket *bucket)
+{
+    PyObject *place, *access, *mark, *length, *entry = NULL;
+
+    if (bucket->value == NULL) {
+        PyErr_SetString(PyExc_AttributeError, "value");
+        return NULL;
+    }
     place = short_place(bucket);
     access = place == NULL ? NULL : PyLong_FromLong((long)bucket->access);
     mark = access == NULL ? NULL : PyLong_FromLong(0);
     length = mark == NULL ? NULL : PyLong_FromLong(2);
     if (length != NULL)
         entry = TUPLE_OF(place, mark, access, length, Py_None, Py_None, bucket->value, Py_None);
-    if (entry != NULL)
-        entries = PyList_New(1);
     Py_XDECREF(place);
     Py_XDECREF(access);
     Py_XDECREF(mark);
     Py_XDECREF(length);
-    if (entries == NULL) {
+    return entry;
+}
+
+/* Let a bucket be one that is not short: 0, or -1 with an exception. */
+static int
+expanded(Bucket *bucket)
+{
+    const Known *known;
+    PyObject *entry, *entries;
+    Open *open;
+
+    if (!bucket->is_short)
+        return 0;
+    known = PyType_GetModuleState(Py_TYPE(bucket));
+    if (known == NULL || known->no_aborts == NULL) {
+        unprepared("StateBucket");
+        return -1;
+    }
+    entry = short_entry(bucket);
+    entries = entry == NULL ? NULL : PyList_New(1);
+    open = entries == NULL ? NULL : open_new();
+    if (open == NULL) {
         Py_XDECREF(entry);
+        Py_XDECREF(entries);
         return -1;
     }
     PyList_SET_ITEM(entries, 0, entry);
-    bucket->entries = entries;
+    open->entries = entries;
+    open->aborts = Py_NewRef(known->no_aborts);
+    open->base = Py_NewRef(Py_None);
+    bucket->is.open = open;
     bucket->is_short = 0;
     return 0;
 }
@@ -101,6 +157,8 @@ expanded(Bucket *bucket)
 static int
 shortened(Bucket *bucket, PyObject *entry)
 {
+    Open *open = bucket->is.open;
+    PyObject *value = bucket->value;
     long long time, front;
     Py_ssize_t access = PyLong_AsSsize_t(ACCESS(entry));
 
@@ -109,15 +167,15 @@ shortened(Bucket *bucket, PyObject *entry)
         PyErr_Clear();
         return 0;
     }
-    bucket->time = time;
+    bucket->value = Py_NewRef(VALUE(entry));
+    bucket->is.time = time;
     bucket->front = front;
     bucket->access = (unsigned long long)access;
-    Py_XSETREF(bucket->value, Py_NewRef(VALUE(entry)));
-    Py_XSETREF(bucket->base, Py_NewRef(Py_None));
     bucket->counts = 1;
     bucket->noted = 0;
     bucket->is_short = 1;
-    Py_CLEAR(bucket->entries);
+    Py_XDECREF(value);
+    open_free(open);
     return 1;
 }
 
@@ -126,48 +184,42 @@ bucket_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"key", "default", NULL};
     const Known *known = PyType_GetModuleState(type);
-    PyObject *key, *value, *entries;
+    PyObject *key, *value;
     Bucket *bucket;
+    Open *open;
 
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO:StateBucket", names, &key, &value))
         return NULL;
     if (known == NULL || known->no_aborts == NULL)
         return unprepared("StateBucket");
-    entries = PyList_New(0);
-    if (entries == NULL)
+    open = open_new();
+    if (open == NULL)
         return NULL;
-    bucket = (Bucket *)type->tp_alloc(type, 0);
+    open->entries = PyList_New(0);
+    bucket = open->entries == NULL ? NULL : (Bucket *)type->tp_alloc(type, 0);
     if (bucket == NULL) {
-        Py_DECREF(entries);
+        open_free(open);
         return NULL;
     }
+    open->aborts = Py_NewRef(known->no_aborts);
+    open->base = Py_NewRef(value);
+    bucket->is.open = open;
     bucket->key = Py_NewRef(key);
-    bucket->entries = entries;
-    bucket->aborts = Py_NewRef(known->no_aborts);
-    bucket->base = Py_NewRef(value);
     bucket->value = Py_NewRef(value);
     bucket->counts = 1;
     return (PyObject *)bucket;
 }
 
 static void
-bucket_clear(PyObject *self)
-{
-    Bucket *bucket = (Bucket *)self;
-
-    Py_CLEAR(bucket->key);
-    Py_CLEAR(bucket->entries);
-    Py_CLEAR(bucket->aborts);
-    Py_CLEAR(bucket->base);
-    Py_CLEAR(bucket->value);
-}
-
-static void
 bucket_dealloc(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
+    Bucket *bucket = (Bucket *)self;
 
-    bucket_clear(self);
+    Py_CLEAR(bucket->key);
+    Py_CLEAR(bucket->value);
+    if (!bucket->is_short)
+        open_free(bucket->is.open);
     type->tp_free(self);
     Py_DECREF(type);
 }
@@ -178,47 +230,74 @@ static PyObject *
 bucket_reduce(PyObject *self, PyObject *nothing)
 {
     Bucket *bucket = (Bucket *)self;
+    const Open *open;
 
     if (expanded(bucket))
         return NULL;
-    if (bucket->key == NULL || bucket->entries == NULL || bucket->aborts == NULL
-        || bucket->base == NULL || bucket->value == NULL) {
+    open = bucket->is.open;
+    if (bucket->key == NULL || bucket->value == NULL || open->entries == NULL || open->aborts == NULL
+        || open->base == NULL) {
         PyErr_SetString(PyExc_AttributeError, "a StateBucket without all its members has no state");
         return NULL;
     }
-    return Py_BuildValue("O(OO)(O{sOsOsOsOsO})", Py_TYPE(self), bucket->key, bucket->base, Py_None,
-                         "entries", bucket->entries, "aborts", bucket->aborts, "value", bucket->value,
+    return Py_BuildValue("O(OO)(O{sOsOsOsOsO})", Py_TYPE(self), bucket->key, open->base, Py_None,
+                         "entries", open->entries, "aborts", open->aborts, "value", bucket->value,
                          "counts", bucket->counts ? Py_True : Py_False, "noted",
                          bucket->noted ? Py_True : Py_False);
 }
 
 static PyMemberDef bucket_members[] = {
     {"key", T_OBJECT_EX, offsetof(Bucket, key), 0, NULL},
-    {"aborts", T_OBJECT_EX, offsetof(Bucket, aborts), 0, NULL},
-    {"base", T_OBJECT_EX, offsetof(Bucket, base), 0, NULL},
     {"value", T_OBJECT_EX, offsetof(Bucket, value), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
+/* Python's names of what is in `Open`. Who asks for aborts or a base learns no more than what a short bucket
+ * says as well; all else makes the bucket one that is not short. */
+typedef struct {
+    const char *name;
+    size_t offset;
+} Part;
+
+static Part entries_part = {"entries", offsetof(Open, entries)};
+static Part aborts_part = {"aborts", offsetof(Open, aborts)};
+static Part base_part = {"base", offsetof(Open, base)};
+
 static PyObject *
-get_entries(PyObject *self, void *nothing)
+get_part(PyObject *self, void *which)
 {
     Bucket *bucket = (Bucket *)self;
+    const Part *part = which;
+    PyObject *value;
 
+    if (bucket->is_short && part == &aborts_part) {
+        const Known *known = PyType_GetModuleState(Py_TYPE(self));
+        if (known != NULL && known->no_aborts != NULL)
+            return Py_NewRef(known->no_aborts);
+    }
+    if (bucket->is_short && part == &base_part)
+        Py_RETURN_NONE;
     if (expanded(bucket))
         return NULL;
-    if (bucket->entries == NULL)
-        PyErr_SetString(PyExc_AttributeError, "entries");
-    return Py_XNewRef(bucket->entries);
+    value = *(PyObject **)((char *)bucket->is.open + part->offset);
+    if (value == NULL)
+        PyErr_SetString(PyExc_AttributeError, part->name);
+    return Py_XNewRef(value);
 }
 
 static int
-set_entries(PyObject *self, PyObject *entries, void *nothing)
+set_part(PyObject *self, PyObject *value, void *which)
 {
     Bucket *bucket = (Bucket *)self;
+    const Part *part = which;
+    PyObject **member, *old;
 
-    bucket->is_short = 0;
-    Py_XSETREF(bucket->entries, Py_XNewRef(entries));
+    if (expanded(bucket))
+        return -1;
+    member = (PyObject **)((char *)bucket->is.open + part->offset);
+    old = *member;
+    *member = Py_XNewRef(value);
+    Py_XDECREF(old);
     return 0;
 }
 
@@ -261,7 +340,9 @@ set_flag(PyObject *self, PyObject *value, void *which)
 }
 
 static PyGetSetDef bucket_getset[] = {
-    {"entries", get_entries, set_entries, NULL, NULL},
+    {"entries", get_part, set_part, NULL, &entries_part},
+    {"aborts", get_part, set_part, NULL, &aborts_part},
+    {"base", get_part, set_part, NULL, &base_part},
     {"short", get_short, NULL, NULL, NULL},
     {"counts", get_flag, set_flag, NULL, NULL},
     {"noted", get_flag, set_flag, NULL, "noted"},
@@ -297,18 +378,38 @@ static inline int
 is_bucket(const Known *known, PyObject *given)
 {
     Bucket *bucket = (Bucket *)given;
+    const Open *open;
 
-    return Py_IS_TYPE(given, known->bucket_type)
-           && (bucket->is_short || (bucket->entries != NULL && PyList_CheckExact(bucket->entries)))
-           && bucket->aborts != NULL
-           && PyDict_Check(bucket->aborts) && bucket->key != NULL && bucket->base != NULL
-           && bucket->value != NULL;
+    if (!Py_IS_TYPE(given, known->bucket_type) || bucket->key == NULL || bucket->value == NULL)
+        return 0;
+    if (bucket->is_short)
+        return 1;
+    open = bucket->is.open;
+    return open->entries != NULL && PyList_CheckExact(open->entries) && open->aborts != NULL
+           && PyDict_Check(open->aborts) && open->base != NULL;
+}
+
+static inline int
+has_aborts(const Bucket *bucket)
+{
+    return !bucket->is_short && PyDict_GET_SIZE(bucket->is.open->aborts);
 }
 
 static inline void
 fetch_bucket(PyObject *bucket)
 {
-    FETCH(&((Bucket *)bucket)->entries);
+    FETCH(&((Bucket *)bucket)->is);
+}
+
+/* Fetch what buckets that are not short have apart. The buckets are on their way. */
+static inline void
+fetch_open(PyObject *const *buckets, int count)
+{
+    int i;
+
+    for (i = 0; i < count; i++)
+        if (!((Bucket *)buckets[i])->is_short)
+            FETCH(((Bucket *)buckets[i])->is.open);
 }
 
 /* Fetch what the last entries of some buckets lead to. */
@@ -322,7 +423,7 @@ fetch_last_of(PyObject *const *buckets, int count)
         if (((Bucket *)buckets[i])->is_short)
             FETCH(((Bucket *)buckets[i])->value);
         else
-            lists[full++] = ((Bucket *)buckets[i])->entries;
+            lists[full++] = ((Bucket *)buckets[i])->is.open->entries;
     fetch_last(lists, full);
 }
 
@@ -337,6 +438,9 @@ take_buckets(const Known *known, PyObject *given, Py_ssize_t position, PyObject 
         buckets[count] = PyList_GET_ITEM(given, position + count);
         fetch_bucket(buckets[count]);
     }
+    for (i = 0; i < count && Py_IS_TYPE(buckets[i], known->bucket_type); i++)
+        continue;
+    fetch_open(buckets, i);
     for (i = 0; i < count; i++)
         if (!is_bucket(known, buckets[i])) {
             PyErr_Format(PyExc_TypeError, "argument 1 (`given`) must hold buckets at %zd, got %R",
@@ -539,7 +643,7 @@ set_member(PyObject **member, PyObject *value)
 static int
 lives_until(const Bucket *bucket, PyObject *place, const Use *uses, Py_ssize_t uses_count, long long expires)
 {
-    PyObject *last = last_of(bucket->entries);
+    PyObject *last = last_of(bucket->is.open->entries);
     Py_ssize_t access;
 
     if (!bucket->counts || !is_entry(last, ENTRY_SIZE) || !PyLong_CheckExact(ACCESS(last)))
@@ -554,26 +658,25 @@ lives_until(const Bucket *bucket, PyObject *place, const Use *uses, Py_ssize_t u
 static PyObject *
 value_ahead(Bucket *bucket, PyObject *place, const Use *uses, Py_ssize_t uses_count, long long expires)
 {
-    PyObject *ahead;
+    PyObject *ahead, *entries;
 
-    if (PyDict_GET_SIZE(bucket->aborts))
-        return NULL;
     if (bucket->is_short) {
         long long time, front;
         /* Of a greater time it is behind, and the first of its transaction. */
-        if (moment_in(place, &time, &front) || time <= bucket->time)
+        if (moment_in(place, &time, &front) || time <= bucket->is.time)
             return NULL;
         if (expires
             && (bucket->access >= (unsigned long long)uses_count
                 || uses[bucket->access].function == Py_None
-                || (unsigned long long)time - (unsigned long long)bucket->time
+                || (unsigned long long)time - (unsigned long long)bucket->is.time
                        >= (unsigned long long)expires))
             return NULL;
         return Py_NewRef(bucket->value);
     }
-    if (!PyList_GET_SIZE(bucket->entries))
+    entries = bucket->is.open->entries;
+    if (has_aborts(bucket) || !PyList_GET_SIZE(entries))
         return NULL;
-    ahead = place_at(bucket->entries, PyList_GET_SIZE(bucket->entries) - 1);
+    ahead = place_at(entries, PyList_GET_SIZE(entries) - 1);
     if (ahead == NULL || is_before(ahead, place) <= 0)
         return NULL;
     /* It is the first of its transaction if it is the first of its time. */
@@ -581,7 +684,7 @@ value_ahead(Bucket *bucket, PyObject *place, const Use *uses, Py_ssize_t uses_co
         return NULL;
     if (expires && !lives_until(bucket, place, uses, uses_count, expires))
         return NULL;
-    return Py_NewRef(bucket->counts ? bucket->value : bucket->base);
+    return Py_NewRef(bucket->counts ? bucket->value : bucket->is.open->base);
 }
 
 /* Enter an access that holds: 0, or -1 with an exception. */
@@ -597,9 +700,9 @@ enter(Bucket *bucket, PyObject *item, PyObject *before, PyObject *value, PyObjec
         Py_XDECREF(entry);
         return -1;
     }
-    if (append_made(bucket->entries, entry))
+    if (append_made(bucket->is.open->entries, entry))
         return -1;
-    set_member(&bucket->base, before);
+    set_member(&bucket->is.open->base, before);
     set_member(&bucket->value, value);
     bucket->counts = 1;
     if (bucket->noted)
@@ -715,6 +818,7 @@ access_in_order(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
             else
                 result = -1;
         }
+        fetch_open(buckets, count);
         while (ready < count && is_bucket(known, buckets[ready]))
             ready++;
         fetch_last_of(buckets, ready);
@@ -798,17 +902,16 @@ keep_last(PyObject *entries, Py_ssize_t final)
 static int
 trim_one(Bucket *bucket, PyObject *minimal, PyObject *writes, PyObject *stays)
 {
-    PyObject *entries = bucket->entries;
+    PyObject *entries;
     Py_ssize_t final;
     int result;
 
-    if (PyDict_GET_SIZE(bucket->aborts))
-        return 0;
     if (bucket->is_short) { /* it was in the list twice */
         bucket->noted = 0;
         return 1;
     }
-    if (!PyList_GET_SIZE(entries))
+    entries = bucket->is.open->entries;
+    if (has_aborts(bucket) || !PyList_GET_SIZE(entries))
         return 0;
     final = below(entries, minimal);
     if (final < 0)
@@ -825,7 +928,7 @@ trim_one(Bucket *bucket, PyObject *minimal, PyObject *writes, PyObject *stays)
         return -1;
     if (PyList_GET_SIZE(entries) > 1)
         return PyList_Append(stays, (PyObject *)bucket) ? -1 : 1;
-    set_member(&bucket->base, Py_None);
+    set_member(&bucket->is.open->base, Py_None);
     set_member(&bucket->value, VALUE(entry_at(entries, 0)));
     bucket->counts = 1;
     bucket->noted = 0;
@@ -865,8 +968,8 @@ trim_accesses(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         for (i = 0; i < count; i++) {
             Bucket *bucket = (Bucket *)buckets[i];
             int result = 0;
-            if (!bucket->is_short && PyList_GET_SIZE(bucket->entries) > 1)
-                result = entry_is_before(bucket->entries, 0, args[4]);
+            if (!bucket->is_short && PyList_GET_SIZE(bucket->is.open->entries) > 1)
+                result = entry_is_before(bucket->is.open->entries, 0, args[4]);
             if (result < 0 || (result && PyList_Append(unnoted, buckets[i])))
                 goto failed;
             result = trim_one(bucket, args[1], args[2], args[3]);
@@ -926,17 +1029,15 @@ last_versions(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         position += count;
         for (i = 0; i < count; i++) {
             Bucket *bucket = (Bucket *)buckets[i];
-            PyObject *entries = bucket->entries, *last;
+            PyObject *entries, *last;
             Py_ssize_t final;
             int result, before = 0;
-            if (bucket->is_short && !PyDict_GET_SIZE(bucket->aborts)) {
+            if (bucket->is_short) {
                 if (look_at_short(known, bucket, args, &looked))
                     goto failed;
                 continue;
             }
-            if (expanded(bucket))
-                goto failed;
-            entries = bucket->entries;
+            entries = bucket->is.open->entries;
             final = below(entries, moment);
             if (final < 0
                 || (final < PyList_GET_SIZE(entries) && PyList_Append(looked.going_on, buckets[i])))
@@ -944,7 +1045,7 @@ last_versions(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
             if (!final)
                 continue;
             last = entry_at(entries, final - 1);
-            result = PyDict_GET_SIZE(bucket->aborts) ? 0 : surely_counts(entries, final, writes);
+            result = has_aborts(bucket) ? 0 : surely_counts(entries, final, writes);
             if (result > 0)
                 before = is_before(PLACE(last), since);
             if (before > 0)
