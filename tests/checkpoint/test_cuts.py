@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 
 import emberflow as ef
 from emberflow.checkpoint import SCHEDULED, DamagedCutError, Manifest, compaction_due, removed
+from emberflow.checkpoint.cuts import manifest as manifest_module
 from emberflow.checkpoint.cuts import tables
 from emberflow.checkpoint.cuts.lists import SavedLists, begins_with
+from emberflow.checkpoint.cuts.manifest import ROWS_PER_FILE
 from emberflow.checkpoint.cuts.parts import writer as writer_module
 from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.checkpoint.errors import CheckpointError
@@ -349,20 +351,27 @@ def failing_chunks() -> Any:
     raise RuntimeError("the rows end here")
 
 
-def test_when_a_full_cut_is_due(tmp_path: Path) -> None:
+def test_when_a_full_cut_is_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifest_module, "LONG_LINKS_MAX", 20)
     store = CheckpointStore(tmp_path)
     workers = Workers(store, store.begin().incarnation, 2, 0)
     dice = random.Random(1)
     state: State = {("last", key): [((1, 0), 1)] for key in range(40)}
     cut = workers.write(1, state, None, None, dice)
     assert not compaction_due(cut)
-    links = 1
-    while not compaction_due(cut, live_rows=10**9):
+    links, due = 1, {40: 0, 10**9: 0}
+    while not all(due.values()):
         links += 1
         cut = workers.write(links, state, [("last", 1)], cut, dice)
         assert compaction_due(cut, live_rows=10)
-        assert not compaction_due(cut, live_rows=40) or links > 16
-    assert links == 17
+        for live_rows in due:
+            if not due[live_rows] and compaction_due(cut, live_rows=live_rows):
+                due[live_rows] = links
+    # A link is a file, and to open one costs as much as to read many rows.
+    assert due == {40: 17, 10**9: 21}
+    files = len(cut.parts)
+    assert files == 22  # two workers have written the first link
+    assert compaction_due(cut, live_rows=files * ROWS_PER_FILE - 1)
     cut = workers.write(1, state, None, None, dice)
     for number in (2, 3):
         cut = workers.write(number, state, list(state)[:25], cut, dice)

@@ -46,6 +46,10 @@ FORMAT_VERSION = 1
 
 #: A chain with more links than this is worth a full cut: each link is one more file per worker to open.
 LINKS_MAX = 16
+#: But to open a file takes about as long as to read so many rows. Where the files of a chain cost less than its first
+#: link, a full cut would mostly write again what is stored already, and the chain may have more links, so many at most.
+ROWS_PER_FILE = 65_536
+LONG_LINKS_MAX = 64
 #: A chain with more stored rows than this per row that is still needed is worth a full cut, too.
 ROWS_PER_LIVE_ROW_MAX = 2
 _PART_PATH = re.compile(r"parts/[^/]+")
@@ -389,7 +393,8 @@ def compaction_due(
     if live_rows is None:
         live_rows = sum(part.rows for part in replaced if part.cut == links[0])
     rows = sum(part.rows for part in replaced)
-    return len(links) > LINKS_MAX or (
+    is_small = live_rows < ROWS_PER_FILE * len(manifest.parts)
+    return len(links) > (LINKS_MAX if is_small else LONG_LINKS_MAX) or (
         len(links) > 1 and rows > rows_per_live_row * max(1, live_rows)
     )
 
