@@ -260,7 +260,7 @@ def test_rows_that_are_copied_ahead_are_those_of_the_last_cut(
 
 
 def leave_what_older_cuts_have(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SortedRuns, "_take_older", lambda self, cut, hashes, keys: None)
+    patch.setattr(SortedRuns, "_take_older", lambda self, found: None)
 
 
 def let_older_rows_count(patch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ import sys
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from emberflow.checkpoint.cuts.columns import ColumnRun
 from emberflow.checkpoint.cuts.rows import RowColumns
@@ -162,6 +162,7 @@ class SortedRuns:
         order = np.argsort(hashes)
         hashes, wanted = hashes[order], [wanted[number] for number in order.tolist()]
         found: list[Row] = []
+        of_cuts: list[_Found] = []
         for run in runs:
             if not run.left or not wanted:
                 continue
@@ -173,10 +174,12 @@ class SortedRuns:
                 run.take(positions)
                 if run.cut is not None:
                     own = [wanted[number] for number in is_here]
-                    self._take_older(run.cut, hashes[is_here], own)
+                    of_cuts.append(_Found(run.cut, hashes[is_here], own))
             hashes = np.delete(hashes, is_here)
             gone = set(is_here)
             wanted = [key for number, key in enumerate(wanted) if number not in gone]
+        if of_cuts:
+            self._take_older(of_cuts)
         return found
 
     def _places(self, run: Run, hashes: Hashes, keys: list[Any]) -> tuple[list[int], list[int]]:
@@ -186,10 +189,21 @@ class SortedRuns:
         is_here = [number for number, place in zip(hits, places, strict=True) if place >= 0]
         return is_here, [place for place in places if place >= 0]
 
-    def _take_older(self, cut: int, hashes: Hashes, keys: list[Any]) -> None:
-        """Take the rows that older cuts of the chain have of these keys."""
+    def _take_older(self, found: Sequence[_Found]) -> None:
+        """Take the rows that older cuts of the chain have of these keys. Each run is searched once, however many
+        others had some of the keys."""
+        import numpy as np
+
+        of_newer, hashes, keys = 0, found[0].hashes[:0], list[Any]()
         for run in self._of_cut:
-            if run.cut is not None and run.cut < cut and run.left:
+            newer = [each for each in found if run.cut is not None and run.cut < each.cut]
+            if len(newer) != of_newer:
+                of_newer = len(newer)
+                hashes = np.concatenate([found[0].hashes[:0], *(each.hashes for each in newer)])
+                keys = list(chain.from_iterable(each.keys for each in newer))
+                order = np.argsort(hashes)
+                hashes, keys = hashes[order], [keys[number] for number in order.tolist()]
+            if keys and run.left:
                 run.take(self._places(run, hashes, keys)[1])
 
     def all(self) -> Iterator[Row]:
@@ -291,6 +305,14 @@ class SortedRuns:
         """End the thread that merges."""
         if self._merge is not None:
             self._merge.end()
+
+
+class _Found(NamedTuple):
+    """Keys that a run of a cut had, in the order of their hashes."""
+
+    cut: int
+    hashes: Hashes
+    keys: list[Any]
 
 
 class RowsOnDisk(KeptRows):
