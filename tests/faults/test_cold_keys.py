@@ -1,11 +1,13 @@
 """Kills while most of the state is out of memory: the sink holds exactly the reference's bytes.
 
-Workers are killed at random moments, in the middle of cuts, evictions and merges. The folder for cold keys is
-removed with all that is in it, time and again: no life needs what another one had there.
+Workers die in the middle of an eviction, of a merge, of the copy behind a restore and of a cut (`traps`); and at random
+moments, under a flow of all that can be cold. The folder for cold keys is removed with all that is in it, time and
+again: no life needs what another one had there.
 """
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import threading
 from collections.abc import Iterator
@@ -20,6 +22,8 @@ from emberflow import fronts, sinks
 from tests.effort import FAULTS_ROUND, SOAK
 from tests.faults.flows import plain
 from tests.faults.test_kills import SECONDS, held_back, killed_worker, until
+from tests.faults.toll import toll
+from tests.faults.traps import PLACES, Traps
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,6 +31,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(1_200)
 
 KEYS = 5_000
+#: Each of these comes in turn, so nearly all of them are cold. A second has so many elements.
+MANY_KEYS, RATE, GIVEN_AT_ONCE = 9_000, 3_000, 500
+#: With 400 bytes a row, fewer fit into the memory of two workers.
+LEFT_COLD = 6_000
 SINKS = ("counts", "sessions", "lists", "joined", "rejected")
 
 
@@ -97,6 +105,64 @@ def test_workers_are_killed_while_their_keys_are_cold(spark: SparkSession, tmp_p
     for name in SINKS:
         assert sinks.read_files(f"{tmp_path}/{name}") == plain(expected[name])
     assert most_cold > 500
+
+
+def counting(traps: Traps | None = None) -> ef.Flow:
+    flow = ef.Flow("many keys")
+    counted = flow.front("numbers").key_by(lambda n: n % MANY_KEYS).count()
+    if traps is not None:  # each worker has some of the keys
+        counted = counted.map(traps)
+    counted.map(list).sink("counts")
+    return flow
+
+
+def test_workers_die_in_the_middle_of_what_they_do_with_a_disk(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    traps, folder = Traps(tmp_path / "traps"), tmp_path / "cold"
+    may_end, given = tmp_path / "may end", tmp_path / "given"
+
+    def numbers() -> Iterator[int]:
+        """As many as it takes. Whoever reads them again ends behind all that was given before, or there."""
+        before = int(given.read_text()) if given.exists() else 0
+        for number in itertools.count():
+            if number >= before and number % GIVEN_AT_ONCE == 0:
+                if may_end.exists():
+                    return
+                new = tmp_path / "given, perhaps"
+                new.write_text(str(number + GIVEN_AT_ONCE))
+                new.rename(given)
+            yield number
+
+    query = (
+        counting(traps)
+        .live(spark)
+        .read(numbers=fronts.Iterable(numbers, rate=RATE))
+        .write(counts=sinks.Files(tmp_path / "counts"))
+        .option("workers", 2)
+        .option("stateMemory", "1m")
+        .option("stateFolder", folder)
+        .option("checkpointLocation", tmp_path / "checkpoint")
+        .option("checkpointInterval", 150)
+        .start()
+    )
+    try:
+        until(
+            lambda: (query.lastProgress or {}).get("coldKeys", 0) > LEFT_COLD,
+            "so many cold keys that a restore leaves them in the files of the cut",
+        )
+        for kill, place in enumerate(PLACES):
+            traps.arm(place)
+            until(lambda: traps.was_deadly(place), f"a worker to die in the middle of: {place}")  # noqa: B023
+            toll("worker")
+            until(lambda: len(query.recoveries) > kill, "its loss to be noticed", 120)  # noqa: B023
+        may_end.touch()
+        assert query.awaitTermination(SECONDS)
+    finally:
+        query.stop()
+    expected = ef.run(counting(), numbers=range(int(given.read_text())))["counts"]
+    assert sinks.read_files(tmp_path / "counts") == plain(expected)
+    assert not list(folder.iterdir())  # nobody who was killed has left a file
 
 
 def every(is_over: threading.Event) -> Iterator[None]:

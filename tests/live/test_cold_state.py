@@ -108,6 +108,29 @@ def test_a_folder_that_is_gone_and_a_disk_that_is_full(disk: SmallDisk) -> None:
     assert {each.key for each in store.take(["more", "k7"])} == {"more", "k7"}
 
 
+def test_a_merge_that_finds_no_room_leaves_the_rows_where_they_are(
+    disk: SmallDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs_module, "_SMALL_ROWS", 64)
+    monkeypatch.setattr(runs_module, "_PIECE_ROWS", 100)
+    store = SortedRuns(str(disk.folder))
+    rows = [row(f"k{n}", 1, f"{n} " + "x" * 400) for n in range(800)]
+    for begin in range(0, 800, 200):  # they take more than half of the disk
+        store.put(rows[begin : begin + 200])
+    store.settle(20)
+    assert store.runs == 4
+    keys = [each.key for each in rows]
+    assert sorted(store.find(keys)) == sorted(rows)
+    left = rows[::4]
+    gone = [each for each in rows if each not in left]
+    assert sorted(store.take([each.key for each in gone])) == sorted(gone)
+    store.put(again := [row("more", 2)])  # and what is left now fits twice
+    store.settle(20)
+    assert store.runs == 1
+    assert sorted(store.find([*keys, "more"])) == sorted([*left, *again])
+    store.close()
+
+
 class Counting:
     """A worker that counts, alone."""
 

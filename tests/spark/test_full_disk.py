@@ -87,3 +87,43 @@ def test_a_query_whose_disk_is_full_goes_on_when_there_is_room(
     else:
         assert Counter(map(tuple, stored)) == Counter(map(tuple, expected))
         assert query.recoveries
+
+
+def many_keys() -> ef.Flow:
+    flow = ef.Flow("many keys")
+    flow.front("numbers").key_by(lambda number: number % 9_000).count().map(list).sink("counts")
+    return flow
+
+
+@pytest.mark.skipif(not SOAK, reason="takes seconds; tests/live/test_cold_state.py has the parts")
+def test_a_query_whose_cold_keys_find_no_room_keeps_them_and_goes_on(
+    spark: SparkSession, disk: SmallDisk, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    go = tmp_path / "go"
+    query = (
+        many_keys()
+        .live(spark)
+        .read(numbers=Script([*range(15_000), Pause(until=go), *range(15_000, 40_000)]))
+        .write(counts=sinks.Files(tmp_path / "out"))
+        .option("workers", 2)
+        .option("stateMemory", "1m")
+        .option("stateFolder", disk.folder / "cold")
+        .option("checkpointLocation", tmp_path / "checkpoint")
+        .option("checkpointInterval", 100)
+        .start()
+    )
+    try:
+        with caplog.at_level(logging.WARNING, "emberflow"):
+            wait_for(lambda: (query.lastProgress or {}).get("coldKeys", 0) > 1_000)
+            disk.fill()
+            go.touch()
+            wait_for(lambda: "cold keys stay in memory, since" in caplog.text)
+            assert query.isActive
+            disk.free()
+            assert query.awaitTermination(SECONDS)
+    finally:
+        query.stop()
+    assert (
+        sinks.read_files(tmp_path / "out") == ef.run(many_keys(), numbers=range(40_000))["counts"]
+    )
+    assert query.recoveries == []
