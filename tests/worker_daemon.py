@@ -22,6 +22,8 @@ import tests.contract.cases  # noqa: E402
 import tests.strategies  # noqa: E402
 import tests.test_examples  # noqa: E402, F401
 from emberflow.runners.live.daemon import serve  # noqa: E402
+from tests.cold_workers import evict_all  # noqa: E402
 
 if __name__ == "__main__":
+    evict_all()
     serve()

@@ -28,6 +28,7 @@ from emberflow.rows.inputs import (
 )
 from emberflow.rows.readers import RAW
 from emberflow.runners.live import life
+from tests.cold_workers import ALL_COLD
 from tests.contract.cases import CASES, Case
 from tests.contract.outputs import Bytes, as_bytes, by_partition
 from tests.effort import SECONDS, SOAK, in_turn
@@ -58,6 +59,7 @@ def simulated(case: Case, spark: Callable[[], SparkSession], *, workers: int, se
 
 
 def live(case: Case, spark: Callable[[], SparkSession], *, workers: int) -> Bytes:
+    """Where there are several workers, all their keys are cold, but for those that are being touched."""
     partitions_of = {name: sink.partitions for name, sink in case.graph.sinks.items()}
     if case.on_error == "divert":
         partitions_of[ERRORS_SINK] = 1
@@ -80,6 +82,8 @@ def live(case: Case, spark: Callable[[], SparkSession], *, workers: int) -> Byte
         .option("workers", workers)
         .option("onError", case.on_error)
     )
+    if workers > 1:
+        builder = builder.option("stateMemory", ALL_COLD)
     with accounts_from:
         query = builder.start()
         try:
