@@ -5,7 +5,8 @@
 One process, no network. The first cut of a chain has all keys, each other one those that changed, which are drawn
 uniformly. A restart checks the files and opens them. A worker then takes 2,000 keys at a time, drawn uniformly, as it
 does before a thread has merged the files; the first call also reads them. Milliseconds of processor time of the thread
-that calls, the median of five calls; and how long the merge takes.
+that calls, the median of five calls; then that of the merge; and of a cut that holds everything, which copies the rows
+that are on disk.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from state import running_count
 from emberflow.checkpoint import Manifest, PartInfo
 from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.engine.cuts.cut import Row
+from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL
 from emberflow.runners.live.cold.runs import SortedRuns
 from emberflow.values.hashing import hash_ranges, key_hash
 
@@ -85,10 +87,14 @@ def measure(keys: int, changed: int, links: int) -> None:
         others = time.thread_time() - time.process_time()
         cold.settle(600)
         merged = others + time.process_time() - time.thread_time()
+        begin = time.process_time()
+        kept = cold.kept(STEP, BEFORE_ALL, AFTER_ALL)
+        store.write_part(links + 1, 0, kept.as_written(), incarnation=cut.incarnation)
+        copied = time.process_time() - begin
         cold.close()
     finally:
         shutil.rmtree(folder)
-    times = (opened, calls[0], statistics.median(calls[1:]), merged)
+    times = (opened, calls[0], statistics.median(calls[1:]), merged, copied)
     print(f"{links:>8}" + "".join(f"{1e3 * each:>12,.0f}" for each in times), flush=True)
 
 
@@ -100,7 +106,7 @@ def main() -> None:
     parser.add_argument("--changed", type=int, default=CHANGED)
     parser.add_argument("--links", type=int, nargs="+", default=LINKS)
     given = parser.parse_args()
-    print(f"{'links':>8}{'open':>12}{'first take':>12}{'take':>12}{'merge':>12}")
+    print(f"{'links':>8}{'open':>12}{'first take':>12}{'take':>12}{'merge':>12}{'copy':>12}")
     for links in given.links:
         measure(given.keys, given.changed, links)
 

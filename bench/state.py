@@ -28,7 +28,7 @@ from emberflow.engine.worker.worker import Worker
 
 KEYS = (100_000, 1_000_000, 5_000_000)
 #: Millions of keys, and gigabytes for state.
-MILLIONS = {"1": 1, "5": 1, "20": 4}
+MILLIONS = {"1": (1,), "5": (1,), "20": (1, 4)}
 #: How many keys `transformWithState` has: it does some thousand elements a second.
 SPARK_KEYS = 200_000
 PARTS = ("memory", *MILLIONS, "cuts", "restore", "spark")
@@ -172,7 +172,7 @@ def main(parts: Sequence[str] = PARTS, *, quick: bool = False) -> None:
     for millions, gigabytes in MILLIONS.items():
         if millions in parts:
             keys = int(millions) * (10_000 if quick else 1_000_000)
-            cold.main((keys,), gigabytes << (20 if quick else 30))
+            cold.main((keys,), tuple(each << (20 if quick else 30) for each in gigabytes))
     if "cuts" in parts:
         import cuts
 
