@@ -30,6 +30,7 @@ from emberflow.graph.versions import carry_plan
 from emberflow.runners.live.cold import ahead as ahead_module
 from emberflow.runners.live.cold import blocks as blocks_module
 from emberflow.runners.live.cold import newer as newer_module
+from emberflow.runners.live.cold import restored as restored_module
 from emberflow.runners.live.cold import runs as runs_module
 from emberflow.runners.live.cold.ahead import CopiedAhead
 from emberflow.runners.live.cold.runs import SortedRuns
@@ -114,6 +115,7 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     )
     monkeypatch.setattr(runs_module, "_AFTER_RESTORE_SECONDS", random.choice((0.0, 0.01)))
     monkeypatch.setattr(runs_module, "_TAKEN_AT_ONCE", random.choice((1, 1_000)))
+    monkeypatch.setattr(restored_module, "_SEVERAL", random.choice((0, 4)))
     monkeypatch.setattr(runs_module, "_PIECE_ROWS", random.choice((64, 1_000)))
     monkeypatch.setattr(runs_module, "_READ_ROWS", random.choice((64, 1_000)))
     is_merged = random.random() < 0.5
@@ -176,7 +178,7 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
         cold.close()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(few(24)))
 def test_rows_that_stay_in_files_are_those_of_the_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
