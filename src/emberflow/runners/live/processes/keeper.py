@@ -47,6 +47,8 @@ _YOUNG_SECONDS = 2.0
 #: Exit statuses of a child: the query is over, the driver is gone, or its loop raised.
 _IS_OVER, _DRIVER_GONE, _FAILED = 0, 3, 4
 _PR_SET_PDEATHSIG = 1
+#: When the first process of a worker imports what it will need after a loss: the query has begun by then.
+_CALM_AFTER_SECONDS = 2.0
 #: How often a keeper looks whether its executor is decommissioned.
 _LOOK_SECONDS = 1.0
 
@@ -123,10 +125,21 @@ def _child_ran(who: Keeping, order: Order | None) -> int:
 def _warm_up() -> None:
     """Import what a process that restores a cut will import, while nobody waits for this one.
 
-    PyArrow imports pandas, if there is one, as soon as it makes an array of Python's objects.
+    PyArrow imports pandas, if there is one, as soon as it converts a column. That takes some tenths of a second.
     """
     with contextlib.suppress(ImportError):
         importlib.import_module("pandas")
+
+
+def _warm_up_beside() -> None:
+    """Do so beside the loop. The first process of a worker was forked before its keeper had: if another worker is
+    lost, this one restores too, and all wait for it."""
+
+    def warm_up() -> None:
+        time.sleep(_CALM_AFTER_SECONDS)
+        _warm_up()
+
+    threading.Thread(target=warm_up, name="emberflow warm-up", daemon=True).start()
 
 
 def _awaited(child: int, own: socket.socket, executor: int | None) -> int:
@@ -187,6 +200,8 @@ def _work(who: Keeping, order: Order | None, keeper: socket.socket) -> int:
     member = Member(who.crew, who.place, who.generation, keeper, life=life, task=who.task)
 
     lives = _Lives(member)
+    if who.generation == 0:
+        _warm_up_beside()
     try:
         if first is None:
             first = lives.next_plan()
