@@ -20,6 +20,7 @@ restore a cut: they find its rows by hash. And no table has to outlive its worke
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import cache
 from itertools import groupby, pairwise
 
 from emberflow.values.hashing import HashRange, hash_ranges, owner
@@ -133,8 +134,14 @@ def _unpickled(
     return Owners(of_slice, workers, version=version, since=since)
 
 
+@cache
+def _hashes_of_slices() -> Sequence[HashRange]:
+    """To make them takes some milliseconds, and while slices move others wait for it."""
+    return tuple(hash_ranges(SLICES))
+
+
 def _ranges(is_in: Sequence[bool]) -> list[HashRange]:
-    slices = hash_ranges(SLICES)
+    slices = _hashes_of_slices()
     ranges = []
     for belongs, run in groupby(range(SLICES), is_in.__getitem__):
         if belongs:
