@@ -3,9 +3,16 @@
 A *running count* with many keys, at half of the rate that two workers sustain on this machine in this run. All
 keys are in the state before the clock starts. Then, at fixed seconds: two workers become four, and two
 again; a range of hashes that one worker has becomes hot (half of all elements), and moves; a worker is killed.
+
 The same once more by stop and start: the query is stopped and started again with the other number, where a
 range moves nothing is done, and after a kill all processes start again (a fixed port of the coordinator has
 that effect).
+
+*Sustained* is a rate at which what waits does not grow: the same query, with all keys in its state and its cuts
+at their default interval, gets so many elements a second for `HELD_SECONDS`, whatever it does, and
+of what was due in the last third 99 % are stored within `HELD_MS`. An element is due at its own time, so one that
+waits in front of the query counts as late. The first rate that is tried is what comes out while there is always
+more to take; the others differ by a tenth of that, up or down, until the greatest one that is sustained is known.
 
 Each element carries the time at which it was due, so its latency includes all waiting. A run fails if one
 output is lost, doubled or out of order: each key has to be counted from 1 to the number of its elements.
@@ -25,7 +32,7 @@ import tempfile
 import time
 from array import array
 from collections.abc import Iterator, Sequence
-from itertools import repeat
+from itertools import count, repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,7 +40,7 @@ from figures import drawn
 from live.session import spark_session
 from live.waiting import free_port, until
 from pyspark.sql import SparkSession
-from upgrade import BURST, RATE_MAX, Case, Paced, ended, sustained
+from upgrade import Case, Paced, ended
 
 import emberflow as ef
 from emberflow import sinks
@@ -47,6 +54,12 @@ WORKERS, MORE = 2, 4
 HOT = range(900, 964)
 #: The share of elements that are for keys of these slices.
 HOT_SHARE = 0.5
+#: A rate is tried for so long, and its latencies are those of the last third.
+HELD_SECONDS, HELD_SECONDS_QUICK = 30.0, 9.0
+HELD_MS, HELD_SHARE = 1_000.0, 0.99
+#: More than can be taken, for how long it is given, and by which part of what then comes out the rates that are
+#: tried differ.
+FLOOD, FLOOD_SECONDS, STEP = 1_000_000.0, 15.0, 0.1
 #: How long a recovery is looked for, and how long each round goes on after the kill.
 AFTER_KILL_SECONDS = 12.0
 _SETTLED_MS = 50.0
@@ -113,6 +126,13 @@ class Measured:
         chosen = (due >= begin) & (due < end)
         return np.sort(1_000 * (at[chosen] - due[chosen]))
 
+    def came(self, begin: float, end: float) -> int:
+        """How many outputs came between these times."""
+        import numpy as np
+
+        at = np.frombuffer(self.at)
+        return int(((at >= begin) & (at < end)).sum())
+
     def gap_ms(self, begin: float, end: float) -> float:
         """The longest time without output that falls between these times."""
         import numpy as np
@@ -150,14 +170,15 @@ def counted() -> ef.Flow:
     return flow
 
 
-def case_of(keys: int, rate: float) -> Case:
-    hot = [key for key in range(keys) if owner(key_hash(key), SLICES) in HOT]
+def case_of(keys: int, rate: float, *, hot: bool = True) -> Case:
+    """``hot``: whether a range becomes hot."""
+    busy = [key for key in range(keys) if hot and owner(key_hash(key), SLICES) in HOT]
     hot_from = int(BECOMES_HOT * rate)
     every = round(1 / HOT_SHARE)
 
     def element(number: int, due: float) -> Any:
-        if number >= hot_from and number % every == 0:
-            return hot[number * 7919 % len(hot)], due
+        if busy and number >= hot_from and number % every == 0:
+            return busy[number * 7919 % len(busy)], due
         return number * 7919 % keys, due
 
     name = f"running count, {keys:,} keys, {rate:,.0f} a second"
@@ -176,7 +197,9 @@ def case_of(keys: int, rate: float) -> Case:
 class Running:
     """A query, and what is done to it."""
 
-    def __init__(self, spark: SparkSession, case: Case, folder: str, found: Measured, way: str):
+    def __init__(
+        self, spark: SparkSession, case: Case, folder: str, found: Measured, way: str
+    ) -> None:
         self._spark, self._case, self._folder, self._way = spark, case, folder, way
         self._sink = sinks.Callback(found.store)
         self.query = self._started(WORKERS)
@@ -217,14 +240,55 @@ class Running:
         until(lambda: self.query.status["message"] == "Running", self.query)
 
 
+def tried(spark: SparkSession, keys: int, rate: float, seconds: float) -> tuple[float, float]:
+    """Of so many elements a second for so long: how many came out a second in the last third, and which share of
+    those that were due then came out in time. What waits at the end is given up."""
+    case, found = case_of(keys, rate, hot=False), Measured()
+    with tempfile.TemporaryDirectory() as folder:
+        running = Running(spark, case, folder, found, ELASTIC)
+        try:
+            begin = begun(running, folder)
+            end = begin + seconds
+            until(lambda: time.monotonic() >= end + HELD_MS / 1_000, running.query)
+        finally:
+            running.query.stop()
+    late, last = found.late_ms(end - seconds / 3, end), seconds / 3
+    in_time = float((late <= HELD_MS).sum()) / (rate * last)
+    return found.came(end - last, end) / last, in_time
+
+
+def sustained(spark: SparkSession, keys: int, seconds: float) -> float:
+    """Elements a second that two workers sustain."""
+    most, _ = tried(spark, keys, FLOOD, FLOOD_SECONDS)
+    print(f"two workers take {most:,.0f} a second if there are always more")
+
+    def holds(rate: float) -> bool:
+        came, in_time = tried(spark, keys, rate, seconds)
+        told = f"{rate:>12,.0f} a second for {seconds:.0f} s: {came:,.0f} came out, {in_time:.1%} in time"
+        print(told, flush=True)
+        return in_time >= HELD_SHARE
+
+    steps = round(1 / STEP)
+    if not holds(most):
+        lower = (most * step / steps for step in range(steps - 1, 0, -1))
+        return next(rate for rate in lower if holds(rate))
+    higher = (most * step / steps for step in count(steps + 1))
+    return next(rate for rate in higher if not holds(rate)) - most / steps
+
+
+def begun(running: Running, folder: str) -> float:
+    """When the first element is due, as soon as all keys are in the state."""
+    until(lambda: (Path(folder) / "begun").exists(), running.query)
+    time.sleep(0.1)  # it is written
+    return float((Path(folder) / "begun").read_text())
+
+
 def measured(spark: SparkSession, case: Case, way: str) -> Measured:
     found = Measured()
     with tempfile.TemporaryDirectory() as folder:
         running = Running(spark, case, folder, found, way)
         try:
-            until(lambda: (Path(folder) / "begun").exists(), running.query)
-            time.sleep(0.1)  # it is written
-            begin = float((Path(folder) / "begun").read_text())
+            begin = begun(running, folder)
             for second, what in EVENTS:
                 until(lambda at=begin + second: time.monotonic() >= at, running.query)  # type: ignore[misc]
                 called = time.monotonic()
@@ -306,9 +370,9 @@ def main(*, quick: bool = False) -> None:
     keys = KEYS_QUICK if quick else KEYS
     rounds = {ELASTIC: 1 if quick else 3, STOPPED: 1}
     with spark_session() as spark:
-        rate = sustained(spark, keys, BURST // 4 if quick else BURST + keys)
-        case = case_of(keys, min(RATE_MAX, rate / 2))
-        print(f"two workers sustain {rate:,.0f} a second")
+        rate = sustained(spark, keys, HELD_SECONDS_QUICK if quick else HELD_SECONDS)
+        print(f"two workers sustain {rate:,.0f} a second, and get half of that")
+        case = case_of(keys, rate / 2)
         heads = "".join(f"{head:>10}" for head in ("gap, ms", "p99, ms", "most, ms", "over, ms"))
         print(f"{case.name:46}{heads}")
         found: dict[str, list[Measured]] = {}

@@ -5,8 +5,10 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from emberflow.runners.live.query import LiveQuery
+if TYPE_CHECKING:  # workers import this with the fronts of a benchmark
+    from emberflow.runners.live.query import LiveQuery
 
 _SECONDS_MAX = 120.0
 _NAP_SECONDS = 0.01
