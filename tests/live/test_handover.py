@@ -47,6 +47,20 @@ def test_cuts_that_come_while_others_are_read_do_not_put_it_off_for_ever(
     )
 
 
+def test_cuts_that_each_have_a_little_less_go_on() -> None:
+    """On a busy machine they become smaller slowly, and what is left is read while nothing is let in."""
+    cuts, made = Cuts(), list[int]()
+    takeover = Takeover(2, None, print, in_place=True, bring_up=lambda cut, is_last: None)
+    while takeover.order(cuts, now=0.0, all_halted=False) is not Order.HOLD:  # type: ignore[arg-type]
+        if not takeover.is_brought_up:
+            takeover.is_brought_up = True
+        else:
+            cuts.make()
+            cuts.last_rows = cuts.last_rows * 9 // 10
+            made.append(cuts.last_rows)
+    assert made[-1] < 25_000, "as many as there may be"
+
+
 def test_fronts_hold_as_soon_as_the_last_cut_is_read() -> None:
     """That there will be no other one takes a message, and nobody waits until it has come."""
     cuts, read = Cuts(), list[Any]()

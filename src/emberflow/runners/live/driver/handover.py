@@ -11,7 +11,7 @@ Output stands still from T until the next version runs, so what can be done befo
    large state: it takes a larger share of the time from then on. The others hold what has changed meanwhile,
    which is less each time. If slices move, the workers that will have them read what is new in each of
    these cuts before the next one is made, so little changes while they read the last of them. They stop
-   when a cut has few rows, or when some in a row had hardly less than the least one: what changes while one is
+   when a cut has few rows, or when some in a row had hardly less than the one before them: what changes while one is
    made and read. One alone says little, as a machine may be slow for a second.
 2. *Holding.* All fronts let in nothing more, and tell what they have let in.
 3. *Halting.* They go on to the time behind the greatest of these. So no front has let in anything at or
@@ -130,7 +130,8 @@ class Takeover:
         #: By worker: see `note_bounded`.
         self._bounded: dict[int, tuple[int, Moment]] = {}
         self._cuts = 0
-        #: The rows of the least of these cuts, and how many behind it had hardly less.
+        #: The rows of the last of these cuts that had a good deal less, and how many behind it had hardly less
+        #: than it: if each has a little less than the one before, they become smaller all the same.
         self._rows_least = math.inf
         self._not_smaller = 0
         self._is_holding = False
@@ -219,8 +220,10 @@ class Takeover:
         if self._cuts == 0:
             return True
         rows = committer.last_rows
-        self._not_smaller = 0 if rows < _SMALLER * self._rows_least else self._not_smaller + 1
-        self._rows_least = min(rows, self._rows_least)
+        if rows < _SMALLER * self._rows_least:
+            self._rows_least, self._not_smaller = rows, 0
+        else:
+            self._not_smaller += 1
         return self._cuts < _CUTS_MAX and rows > _ROWS_FEW and self._not_smaller < _NOT_SMALLER_MAX
 
     def _halting(self, now: float) -> Order:
