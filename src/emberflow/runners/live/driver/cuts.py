@@ -16,6 +16,10 @@ committer of the old version *holds* the cut when 1. and 2. are there, and that 
 all workers have taken the state over (`take_over`). If the new version does not come to that, the cut never
 counts, and the old one goes on from the cut before.
 
+**Cuts of everything wait until a life has caught up**: for some seconds after a loss or a move of slices, cuts hold
+what has changed only, even if a chain is long. A cut of everything then would take from the workers what they
+need to catch up, and if one was lost meanwhile, they would go back to before it.
+
 One cut is under way at a time. If it takes longer than the interval, the next one waits. A thread
 writes manifests, and removes what no kept cut needs; the coordinator's own thread never waits for a
 disk.
@@ -55,6 +59,9 @@ from emberflow.runners.live.worker.cut_writer import CALM, QUICK, Captured, CutO
 
 #: How long the committer rests after a cut that was abandoned.
 _ABANDONED_REST_SECONDS = 1.0
+#: In a life that goes on from a cut, no cut of everything begins for so long, unless the chain has so many links.
+_CATCHING_UP_SECONDS = 10.0
+_LINKS_MAX = 100
 #: A cut of everything costs about as much as to read half as many rows.
 _READ_PER_LIVE_ROW_MAX = 1.5
 #: Cuts that those who look on may still ask for. They look twice a second.
@@ -210,7 +217,7 @@ class CutCommitter:
         #: Whether every cut adds to the last one, because others read it already.
         self.only_adds = False
         self.known_whole: set[str] = set()
-        self._begun_at = time.monotonic()
+        self._begun_at = self._since = time.monotonic()
         #: When all parts of the cut under way were stored, and when its manifest was begun.
         self._stored_at: float | None = None
         self._writing_since = 0.0
@@ -284,6 +291,14 @@ class CutCommitter:
         return base is not None and compaction_due(base, rows_per_live_row=_READ_PER_LIVE_ROW_MAX)
 
     @property
+    def _catches_up(self) -> bool:
+        """Whether the workers may have to catch up: they have begun from a cut just now."""
+        base = self._base
+        is_long = base is not None and len({part.cut for part in base.parts}) > _LINKS_MAX
+        is_young = time.monotonic() - self._since < _CATCHING_UP_SECONDS
+        return self._life.restored is not None and is_young and not is_long
+
+    @property
     def begun_at(self) -> float:
         """When the last cut was begun, whether it counts or not."""
         return self._begun_at
@@ -299,7 +314,12 @@ class CutCommitter:
         if base is not None and (
             whole
             or base.successor is not None
-            or (share == CALM and not self.only_adds and compaction_due(base))
+            or (
+                share == CALM
+                and not self.only_adds
+                and not self._catches_up
+                and compaction_due(base)
+            )
         ):
             base = None
         self._number += 1
