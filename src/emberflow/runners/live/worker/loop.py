@@ -242,7 +242,7 @@ def _live(first: WorkerLoop, tuned: _Tuned, *, closes: bool) -> None:
         with loop.ending(closes=closes):
             if loop is first:
                 if loop.plan.moved_from is not None:
-                    tuned.collector()  # it makes state before it runs
+                    loop.collector = tuned.collector()  # it makes state before it runs
                 loop.meet()
             loop.run(tuned.collector())
         loop = loop.heir
@@ -267,6 +267,8 @@ class WorkerLoop:
         self.index = index
         self._lives = lives
         self._begun_with = begun_with
+        #: Looks for cycles while this loop makes state before it runs, if no other loop of its process does.
+        self.collector: Collector | None = None
         #: The loop that takes over when this one has ended.
         self.heir: WorkerLoop | None = None
         self._strategy = strategy
@@ -479,6 +481,8 @@ class WorkerLoop:
                 self._ahead = None
             self._link.send(protocol.COPIED, None)
             self._link.flush()
+            if self.collector is not None:
+                self.collector.look()  # now, and not when all wait for the state
 
     def _open_writers(self, left_out: frozenset[str] = frozenset()) -> None:
         """Open the sinks for the partitions here that have no writer."""
