@@ -60,6 +60,8 @@ HELD_MS, HELD_SHARE = 1_000.0, 0.99
 #: More than can be taken, for how long it is given, and by which part of what then comes out the rates that are
 #: tried differ.
 FLOOD, FLOOD_SECONDS, STEP = 1_000_000.0, 15.0, 0.1
+#: If something takes so long that the next one would follow it sooner, that one waits.
+PAUSE_SECONDS = 6.0
 #: How long a recovery is looked for, and how long each round goes on after the kill.
 AFTER_KILL_SECONDS = 12.0
 _SETTLED_MS = 50.0
@@ -289,11 +291,14 @@ def measured(spark: SparkSession, case: Case, way: str) -> Measured:
         running = Running(spark, case, folder, found, way)
         try:
             begin = begun(running, folder)
+            called = over = begin
             for second, what in EVENTS:
-                until(lambda at=begin + second: time.monotonic() >= at, running.query)  # type: ignore[misc]
+                at = max(begin + second, over + PAUSE_SECONDS)
+                until(lambda at=at: time.monotonic() >= at, running.query)  # type: ignore[misc]
                 called = time.monotonic()
                 running.do(what)
-                found.events[what] = called, time.monotonic()
+                over = time.monotonic()
+                found.events[what] = called, over
             until(lambda: time.monotonic() >= called + AFTER_KILL_SECONDS, running.query)
             elements = ended(case, Path(folder), time.monotonic() + 0.5)
             assert running.query.awaitTermination(300)
