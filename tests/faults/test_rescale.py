@@ -20,6 +20,7 @@ import emberflow as ef
 from emberflow import fronts, sinks
 from emberflow.commands.rescale import rescale as rescale_by_name
 from emberflow.runners.live import life
+from emberflow.runners.live.lives.losses import WorkerLostError
 from emberflow.runners.live.processes.member import Seat
 from emberflow.runners.live.query import LiveQuery
 from tests.effort import FAULTS_ROUND, SECONDS, SOAK
@@ -243,6 +244,38 @@ def test_workers_are_killed_while_their_number_changes(spark: SparkSession, tmp_
             rescale_and_kill(running, workers, worker, after=after, leaving=seats)
         running.wait_for(300)
         assert query.recoveries
+        running.ended()
+    finally:
+        query.stop()
+
+
+def test_a_rescale_follows_one_that_was_given_up_when_the_life_before_had_ended_for_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its processes end, and others begin the next life: that one is asked, and nobody before it."""
+    running = Running(spark, tmp_path, workers=1)
+    query, lives = running.query, running.query._lives
+    goes_on, end_jobs = lives._goes_on_in_place, lives._crews.end_jobs
+
+    def given_up() -> bool:
+        lives._succession.end(WorkerLostError("a worker that was to be added is lost"))
+        return goes_on()
+
+    def ends_jobs() -> None:
+        until(lambda: lives.current.successor is not None, "the second rescale")
+        time.sleep(0.5)  # it does what it can
+        monkeypatch.undo()
+        end_jobs()
+
+    try:
+        running.wait_for(300)
+        monkeypatch.setattr(lives, "_goes_on_in_place", given_up)
+        monkeypatch.setattr(lives._crews, "end_jobs", ends_jobs)
+        with pytest.raises(WorkerLostError, match="goes on with 1 workers: a worker that was to"):
+            query.rescale(workers=2, timeout=SECONDS)
+        query.rescale(workers=2, timeout=SECONDS)
+        assert query.workers == 2
+        running.wait_for(300)
         running.ended()
     finally:
         query.stop()

@@ -207,8 +207,12 @@ class Succession:
         try:
             with self.preparing:
                 old = self._current.coordinator
-                if successor.is_rescale and (successor.asked is old or not old.has_started):
-                    return  # it is asked when its own workers have their job
+                if successor.is_rescale and (
+                    successor.asked is old or not old.has_started or old.wait(0)
+                ):
+                    # The next life is asked when its own workers have their job. Those of one that is over end, and
+                    # would take with them whom this adds.
+                    return
                 successor.asked = old
                 self._prepare(successor, inherited)
                 if successor.over.is_set():  # it was given up meanwhile
@@ -233,8 +237,9 @@ class Succession:
                 successor.is_prepared = successor.is_prepared or failure is None
             is_lost = isinstance(failure, LOST)
             if is_lost and successor.is_rescale:
-                # With the life that was to hand over? Then the next one is asked again.
-                if not old.wait(_END_SECONDS) or old.failure is None:
+                # With the life that was to hand over? Then the next one is asked again; or, if it has handed over
+                # to this one already, that life tells.
+                if not old.wait(_END_SECONDS):
                     self.end(failure, coordinator)
             elif failure is None or is_lost:
                 in_place = failure is None
