@@ -137,7 +137,7 @@ def main() -> None:
     for account, entries in dict(outputs["histories"]).items():
         print(f"  {account}:", ", ".join(f"{e.kind} {abs(e.change)}" for e in entries))
     print("asked at three moments")
-    asked = ef.simulate(flow, orders=ORDERS, workers=3, seed=44, queries=[STATEMENT] * 3)
+    asked = ef.simulate(flow, orders=ORDERS, workers=3, seed=95, queries=[STATEMENT] * 3)
     for answer in sorted(asked.answers, key=lambda answer: answer.as_of):
         print(f"  {statement(answer, 'ada')}, {statement(answer, 'bob')}")
 

@@ -34,7 +34,7 @@ def loop() -> Any:
     loop: Any = WorkerLoop.__new__(WorkerLoop)
     loop._bell = Bell()
     loop._poller = Watched(loop._bell)
-    loop._link = SimpleNamespace(socket=None)
+    loop._link = SimpleNamespace(socket=None, has_news=False)
     loop._feeds = [SimpleNamespace(hurries=False)]
     loop._cut_writer = None
     loop._quiet_rounds = 0
@@ -60,10 +60,15 @@ def test_what_comes_ends_the_rest(loop: Any) -> None:
     assert waits(loop, QUIET + 2) == [REST] + [1] * QUIET + [REST]
 
 
-@pytest.mark.parametrize("busy", ["a front that is waited for", "a cut that is being stored"])
+@pytest.mark.parametrize(
+    "busy",
+    ["a front that is waited for", "a cut that is being stored", "a statement that is due"],
+)
 def test_it_does_not_rest_while_something_depends_on_its_rounds(loop: Any, busy: str) -> None:
     if busy == "a cut that is being stored":
         loop._cut_writer = SimpleNamespace(is_under_way=True, waited=lambda seconds: None)
+    elif busy == "a statement that is due":
+        loop._link.has_news = True
     else:
         loop._feeds.append(SimpleNamespace(hurries=True))
     assert set(waits(loop, 2 * QUIET)) == {1}

@@ -59,7 +59,7 @@ def test_the_rarer_things_happen_too() -> None:
     happened: Counter[str] = Counter()
     seeds = tried("rare events of crashes")
     for seed in range(seeds):
-        happened += what_happened(judged_with_crashes(CrashCase.of(5_300 + seed))[1])
+        happened += what_happened(judged_with_crashes(CrashCase.of(5_800 + seed))[1])
     assert happened["restored scheduled items"] > seeds / 4
     assert happened["cuts passed over"] > seeds / 40
     assert happened["other numbers of workers"] > seeds / 4
