@@ -72,7 +72,7 @@ KNOWN = {
     "evict what no cut has": 22,
     "a read before what was restored": 24,
     "the back-edge log is not closed": 25,
-    "believe an answer only once": 28,
+    "believe an answer only once": 115,
     "items overtake a marker": 31,
     "the back-edge log is forgotten": 32,
     "heirs take what is not below t": 44,
@@ -81,6 +81,7 @@ KNOWN = {
     "what a leaving worker has scheduled is forgotten": 49,
     "log no promises": 53,
     "heirs forget cold keys of steps that change": 104,
+    "heirs make keys of what they did not map": 119,
     "output that is not stored is forgotten": 107,
     "what changed since it was copied is forgotten": 110,
     "changes are forgotten": 112,
@@ -88,7 +89,7 @@ KNOWN = {
     "ticks that were at rest are not pending": 122,
     "let the accumulator that was kept overtake": 134,
     "trim by the own range": 147,
-    "heirs forget cold keys": 211,
+    "heirs forget cold keys": 327,
 }
 
 #: Mutations whose known case is so far along that to draw the cases before it takes seconds.
