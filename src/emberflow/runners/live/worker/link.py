@@ -104,9 +104,10 @@ class CoordinatorLink:
             if not hold:
                 self._release_acks()
             return []
-        dealt = [each for ack in acks if ack for each in self.account.receive(ack)]
-        self._is_unstated = True
-        self._states = self._states or bool(dealt) or not hold
+        new = [ack for ack in acks if ack]
+        dealt = [each for ack in new for each in self.account.receive(ack)]
+        self._is_unstated = self._is_unstated or bool(new)
+        self._states = self._states or (self._is_unstated and (bool(dealt) or not hold))
         return dealt
 
     @property

@@ -336,7 +336,7 @@ class WorkerLoop:
         self._last_bound_for: dict[int, int] = {}
         #: By worker: what it is told of its frames for barriers, and since when that waits.
         self._dealt_later: dict[int, list[bytes]] = {}
-        self._dealt_later_at = 0.0
+        self._dealt_later_since = 0.0
         self._observer: Observer | None = None
         self._meter: Meter | None = None
 
@@ -996,7 +996,11 @@ class WorkerLoop:
                 by_destination.setdefault(destination, []).append(encoded)
                 self._last_bound_for[destination] = frame.parts[0][0]
         for sender, one in dealt:
-            own = by_destination if _is_passed_on(one.entries) else self._dealt_later
+            own = by_destination
+            if not _is_passed_on(one.entries):
+                if not self._dealt_later:
+                    self._dealt_later_since = time.monotonic()
+                own = self._dealt_later
             own.setdefault(sender, []).append(self._wire.encode(protocol.DEALT, one))
         for destination, messages in by_destination.items():
             messages += self._dealt_later.pop(destination, ())
@@ -1004,13 +1008,12 @@ class WorkerLoop:
 
     def _send_dealt(self) -> None:
         """Tell others which frames for barriers were dealt with: alone, if nothing else is sent to them for a while."""
-        now = time.monotonic()
-        if self._dealt_later and now - self._dealt_later_at >= _PIGGYBACK_SECONDS:
+        if not self._dealt_later:
+            return
+        if time.monotonic() - self._dealt_later_since >= _PIGGYBACK_SECONDS:
             later, self._dealt_later = self._dealt_later, {}
             for sender, messages in later.items():
                 self._peers[sender].send(messages)
-        if not self._dealt_later:
-            self._dealt_later_at = now
 
     def _encoded(self, kind: bytes, body: Frame | StoredBundle) -> bytes:
         try:
