@@ -35,9 +35,13 @@ KEYS = list(
 LIGHT = -1
 
 
+#: Few elements, so that it is nearly idle with those that make no work, and busy with those that do.
+RATE = 60
+
+
 def toil(total: int, key: int) -> int:
-    """A step that takes a part of a millisecond, but for one key."""
-    return total + key if key == LIGHT else total + sum(range(60_000)) % 2 + key
+    """A step that takes some milliseconds, but for one key."""
+    return total + key if key == LIGHT else total + sum(range(500_000)) % 2 + key
 
 
 def same_without_toil(total: int, key: int) -> int:
@@ -78,7 +82,7 @@ class Toiling:
         builder = (
             toilsome_flow()
             .live(spark)
-            .read(keys=fronts.Iterable(partial(keys_of, folder), rate=500))
+            .read(keys=fronts.Iterable(partial(keys_of, folder), rate=RATE))
             .write(totals=self._kept)
             .option("workers", 2)
             .option("checkpointLocation", str(folder / "checkpoint"))
