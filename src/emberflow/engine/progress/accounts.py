@@ -50,8 +50,6 @@ from operator import le
 from emberflow.engine.messages import (
     AFTER_ALL,
     BEFORE_ALL,
-    FAILED,
-    FAILING,
     Ack,
     Dealt,
     Moment,
@@ -60,7 +58,13 @@ from emberflow.engine.messages import (
     Statement,
 )
 from emberflow.engine.progress.arrangements import Arrangements
-from emberflow.engine.progress.minimal_time import LeastTimes, advanced, noted_promise
+from emberflow.engine.progress.minimal_time import (
+    LeastTimes,
+    advanced,
+    held_back_by,
+    least_promise,
+    noted_promise,
+)
 from emberflow.engine.progress.tables import Tables, frontiers
 from emberflow.values.item import Place
 
@@ -86,7 +90,6 @@ class Account:
 
     def __init__(self, worker: int, workers: int) -> None:
         self._worker = worker
-        self._workers = workers
         self._tables = Tables(workers)
         #: How many acks there were, and the last one that somebody else knows of.
         self._acks = 0
@@ -115,15 +118,12 @@ class Account:
     def hear(self, dealt: Dealt) -> None:
         """Another worker has dealt with frames of this one."""
         self._tables.add(dealt.entries)
-        if (
-            dealt.number > self._heard[dealt.worker]
-        ):  # some are in no hurry, and come later than others
-            self._heard[dealt.worker] = dealt.number
+        # Some are in no hurry, and come later than others.
+        self._heard[dealt.worker] = max(self._heard[dealt.worker], dealt.number)
 
     def statement(self) -> Statement | None:
         """What the coordinator has to know now; None if nothing new matters to it."""
         before, tables = self._stated, self._tables
-        coming, held = tables.failing[FAILING].minimum(), tables.failing[FAILED].minimum()
         now = Statement(
             self._worker,
             self._acks,
@@ -139,10 +139,8 @@ class Account:
                 worker: tuple(levels.minima())
                 for worker, levels in enumerate(tables.own)
                 if len(levels)
-            }
-            if tables.owns
-            else {},
-            ((coming[0], coming[1]), (held[0], held[1])),
+            },
+            tables.least_failing(),
             self._reports,
             self._said,
             len(tables),
@@ -196,8 +194,7 @@ class Accounts:
             minima += statement.ranges.values()
             minima += [least for own in statement.own.values() for _, least in own]
             minima += statement.failing
-        least = min(minima)
-        return least if least < min(self.reports.values(), default=AFTER_ALL) else None
+        return held_back_by(min(minima), self.reports)
 
     def receive(self, statement: Statement) -> None:
         """Note a statement. It counts from the next `settle` on, if it agrees with the others."""
@@ -257,9 +254,8 @@ class Accounts:
         own: tuple[tuple[Moment, ...], ...] = ()
         if self._owns:
             own = tuple([frontiers(sorted(minima.items())) for minima in by_range])
-        promised = min(self.reports.values(), default=AFTER_ALL)
         return LeastTimes(
-            frontiers(sorted(levels.items()), promised),
+            frontiers(sorted(levels.items()), least_promise(self.reports)),
             tuple(ranges),
             own,
             (coming, held),

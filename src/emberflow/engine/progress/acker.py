@@ -49,17 +49,20 @@ sent instead, and nobody gets all acks (`accounts`).
 from __future__ import annotations
 
 from emberflow.engine.messages import (
-    AFTER_ALL,
     BEFORE_ALL,
-    FAILED,
-    FAILING,
     Ack,
     Bound,
     Moment,
     Progress,
 )
 from emberflow.engine.progress.arrangements import Arrangements
-from emberflow.engine.progress.minimal_time import LeastTimes, advanced, noted_promise
+from emberflow.engine.progress.minimal_time import (
+    LeastTimes,
+    advanced,
+    held_back_by,
+    least_promise,
+    noted_promise,
+)
 from emberflow.engine.progress.tables import Tables, frontiers
 from emberflow.values.item import Place
 
@@ -93,8 +96,7 @@ class Acker:
 
     def least_in_flight(self) -> Place | None:
         """The least entry, if nothing but it holds the minimal time back."""
-        least = self._tables.least()
-        return least if least < min(self.reports.values(), default=AFTER_ALL) else None
+        return held_back_by(self._tables.least(), self.reports)
 
     def receive(self, ack: Ack) -> Progress:
         self.acks += 1
@@ -112,16 +114,14 @@ class Acker:
 
     def _least_times(self) -> LeastTimes:
         tables = self._tables
-        promised = min(self.reports.values(), default=AFTER_ALL)
         own: tuple[tuple[Moment, ...], ...] = ()
         if tables.owns:
             own = tuple([frontiers(levels.minima()) for levels in tables.own])
-        coming, held = tables.failing[FAILING].minimum(), tables.failing[FAILED].minimum()
         return LeastTimes(
-            frontiers(tables.anywhere.minima(), promised),
+            frontiers(tables.anywhere.minima(), least_promise(self.reports)),
             tuple([table.minimum() for table in tables.ranges]),
             own,
-            ((coming[0], coming[1]), (held[0], held[1])),
+            tables.least_failing(),
             self._arrangements.current,
         )
 

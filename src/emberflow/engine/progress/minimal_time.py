@@ -79,3 +79,13 @@ def noted_promise(reports: dict[int, Moment], front: int, promise: Moment) -> No
     if promise < reports[front]:
         raise InternalError(f"front {front} promised {reports[front]} and now {promise}")
     reports[front] = promise
+
+
+def least_promise(reports: dict[int, Moment]) -> Moment:
+    """What all fronts promise; the end if there are none."""
+    return min(reports.values(), default=AFTER_ALL)
+
+
+def held_back_by(least: Place, reports: dict[int, Moment]) -> Place | None:
+    """The least entry, if nothing but it holds the minimal time back."""
+    return least if least < least_promise(reports) else None

@@ -146,6 +146,11 @@ class Tables:
                 self.own[worker].add(level, xors)
             self.owns = True
 
+    def least_failing(self) -> tuple[Moment, Moment]:
+        """The least global times of failures that end the run: on their way, and held."""
+        coming, held = self.failing[FAILING].minimum(), self.failing[FAILED].minimum()
+        return (coming[0], coming[1]), (held[0], held[1])
+
     def least(self) -> Place:
         """The least entry of all."""
         minima: list[Place] = [least_of(self.anywhere.minima())]

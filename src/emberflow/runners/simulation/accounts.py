@@ -9,10 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from emberflow.engine.messages import Ack, Dealt, Statement
-from emberflow.engine.progress.accounts import Account
+from emberflow.engine.progress.accounts import Account, Accounts
+from emberflow.engine.progress.acker import Acker
 from emberflow.engine.worker.worker import Worker
 from emberflow.runners.simulation.network import Network
 from emberflow.runners.simulation.options import Options
+
+
+def kind_of_acker(options: Options, acker: type[Acker]) -> type[Acker] | type[Accounts]:
+    """What hears of all frames: accounts, if they were drawn. Who gives an acker means that one."""
+    return Accounts if options.accounts and acker is Acker else acker
 
 
 class SimulatedAccount:

@@ -38,7 +38,7 @@ from emberflow.runners.elements import MalformedElement, graph_for, timed_elemen
 from emberflow.runners.playback.recorder import Recorder, Recording
 from emberflow.runners.questions import Question
 from emberflow.runners.served import Served, served
-from emberflow.runners.simulation.accounts import SimulatedAccount
+from emberflow.runners.simulation.accounts import SimulatedAccount, kind_of_acker
 from emberflow.runners.simulation.checkers import (
     CheckError,
     MinimalTimeChecker,
@@ -175,8 +175,8 @@ class Simulation:
         self.asker = Asker(self.network, reads, history)
         layout = Layout(graph, on_error=on_error)
         owners = options.owners(options.workers)
-        #: Whether each worker has an account. Who gives an acker means that one.
-        self.has_accounts = options.accounts and acker is Acker
+        self._kind_of_acker = kind_of_acker(options, acker)
+        self.has_accounts = self._kind_of_acker is Accounts
         self.workers = [
             _WorkerHost(
                 self,
@@ -200,7 +200,6 @@ class Simulation:
         #: One for each partition of a front; set by `run`, as is the acker.
         self.fronts: list[_FrontHost] = []
         self.acker: Acker | Accounts
-        self._new_acker = Accounts if self.has_accounts else acker
         self.minimal_time_checker = MinimalTimeChecker(
             graph, [host.worker for host in self.workers]
         )
@@ -212,7 +211,7 @@ class Simulation:
 
     def run(self, elements: Iterable[tuple[Moment, Front, Any]]) -> SimulationResult:
         sources = sources_of(self.graph, elements)
-        self.acker = self._new_acker(workers=self.options.workers, fronts=list(sources))
+        self.acker = self._kind_of_acker(workers=self.options.workers, fronts=list(sources))
         self.fronts = [_FrontHost(self, index) for index in sources]
         for front in self.fronts:
             front.begin(sources[front.index])

@@ -44,6 +44,7 @@ from emberflow.errors import EmberflowError, OnError
 from emberflow.graph.nodes import Front, Graph
 from emberflow.graph.versions import CarryPlan
 from emberflow.runners.served import Served
+from emberflow.runners.simulation.accounts import kind_of_acker
 from emberflow.runners.simulation.checkers import (
     CheckError,
     MinimalTimeChecker,
@@ -398,10 +399,9 @@ class Life:
         self.positions: dict[int, int] = (
             cut.manifest.positions if cut is not None and is_own else {}
         )
-        #: Whether each worker has an account. Who gives an acker means that one.
-        self.has_accounts = simulation.options.accounts and simulation.acker is Acker
-        new_acker = Accounts if self.has_accounts else simulation.acker
-        self.acker: Acker | Accounts = new_acker(workers=workers, fronts=list(self.sources))
+        kind = kind_of_acker(simulation.options, simulation.acker)
+        self.has_accounts = kind is Accounts
+        self.acker: Acker | Accounts = kind(workers=workers, fronts=list(self.sources))
         self.minimal_time_checker = MinimalTimeChecker(self.graph, [])
         self.release_checker = ReleaseChecker()
         #: The name of the part of a cut that was written last.
