@@ -6,11 +6,11 @@ the command that reproduces it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from random import Random
-from typing import Any, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 
 from emberflow.engine.messages import Effects, Frame, Progress
 from emberflow.engine.progress.acker import Acker
@@ -24,9 +24,24 @@ from emberflow.runners.simulation.checkers import check_outputs
 from tests.disorder import out_of_order
 from tests.strategies import random_flow
 
+P = ParamSpec("P")
+
 
 class WrongError(AssertionError):
     """A case differs from the reference, or broke an invariant on the way."""
+
+
+def wrong_by(judge: Callable[P, object]) -> Callable[P, str | None]:
+    """What is wrong with a case, by what judges it; None if it is right. For hunts of mutations."""
+
+    def wrong(*case: P.args, **machines: P.kwargs) -> str | None:
+        try:
+            judge(*case, **machines)
+        except WrongError as error:
+            return str(error)
+        return None
+
+    return wrong
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from emberflow.runners.elements import timed_elements
 from emberflow.runners.reference import Reference
 from emberflow.runners.simulation import CrashSimulation, Faults, Options, SimulationResult
 from emberflow.runners.simulation.checkers import CheckError, check_outputs, check_partitions
-from tests.simulation.cases import Case, WrongError, always_trimming, disordered
+from tests.simulation.cases import Case, WrongError, always_trimming, disordered, wrong_by
 from tests.strategies import Elements
 
 
@@ -235,10 +235,4 @@ def judged_with_crashes(
     return result, simulation
 
 
-def wrong(case: CrashCase, **machines: Any) -> str | None:
-    """What is wrong with a run of this case; None if it is right. For hunts of mutations."""
-    try:
-        judged_with_crashes(case, **machines)
-    except WrongError as error:
-        return str(error)
-    return None
+wrong = wrong_by(judged_with_crashes)

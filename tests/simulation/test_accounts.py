@@ -11,7 +11,7 @@ import pytest
 
 from tests.effort import tried
 from tests.simulation.account_mutations import breaks
-from tests.simulation.cases import Case, WrongError, judged
+from tests.simulation.cases import Case, judged, wrong_by
 from tests.simulation.crash_cases import CrashCase, judged_with_crashes
 from tests.simulation.hunt import Break, caught, name_of
 from tests.simulation.keyed import keyed_case
@@ -50,13 +50,5 @@ def cases_of_breaks() -> Iterator[Case]:
 @pytest.mark.parametrize("broken", breaks, ids=name_of)
 def test_it_is_caught(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
     broken(monkeypatch)
-    told = caught(name_of(broken), cases_of_breaks(), wrong, CASES_OF_A_BREAK)
+    told = caught(name_of(broken), cases_of_breaks(), wrong_by(judged), CASES_OF_A_BREAK)
     assert "nobody noticed" not in told
-
-
-def wrong(case: Case) -> str | None:
-    try:
-        judged(case)
-    except WrongError as error:
-        return str(error)
-    return None

@@ -22,7 +22,7 @@ from emberflow.runners.reference import Reference
 from emberflow.runners.simulation import Options, Simulation
 from emberflow.values.item import FlatItem
 from tests.effort import affordable, tried
-from tests.simulation.cases import WrongError
+from tests.simulation.cases import wrong_by
 from tests.simulation.hunt import Break, Breaks, caught, name_of
 from tests.simulation.interpreted import drawn, flow_of, interpreted
 from tests.simulation.transactional import (
@@ -239,9 +239,6 @@ def test_it_is_caught(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
     assert NOTICED.search(found), found
 
 
-def wrong(seed: int) -> str | None:
-    try:
-        judged_with_states(undone(seed))
-    except WrongError as error:
-        return str(error)
-    return None
+@wrong_by
+def wrong(seed: int) -> None:
+    judged_with_states(undone(seed))

@@ -16,7 +16,7 @@ from emberflow.engine.messages import AFTER_ALL
 from emberflow.engine.worker.gathering import region as region_module
 from emberflow.engine.worker.gathering.region import Gathering
 from tests.effort import few
-from tests.simulation.cases import AnyCase, WrongError
+from tests.simulation.cases import AnyCase, wrong_by
 from tests.simulation.gathering_mutations import breaks
 from tests.simulation.hunt import Break, caught, name_of
 from tests.simulation.transactional import (
@@ -80,13 +80,5 @@ def test_it_is_caught(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
     broken(monkeypatch)
     seeds = gatherable(FIRST.get(broken.__name__, 0))
     cases = (fickle(TransactionCase.out_of_order(seed)) for seed in seeds)
-    told = caught(name_of(broken), cases, wrong, CASES_OF_A_BREAK)
+    told = caught(name_of(broken), cases, wrong_by(judged_with_states), CASES_OF_A_BREAK)
     assert "nobody noticed" not in told
-
-
-def wrong(case: TransactionCase) -> str | None:
-    try:
-        judged_with_states(case)
-    except WrongError as error:
-        return str(error)
-    return None

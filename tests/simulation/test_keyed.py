@@ -17,7 +17,7 @@ from emberflow.errors import StepError
 from emberflow.runners.elements import timed_elements
 from emberflow.values.hashing import key_hash, owner
 from tests.effort import SOAK, tried
-from tests.simulation.cases import Case, WrongError, judged
+from tests.simulation.cases import Case, judged, wrong_by
 from tests.simulation.crash_cases import judged_with_crashes
 from tests.simulation.failing import with_failures
 from tests.simulation.hunt import Break, caught, name_of
@@ -112,13 +112,5 @@ def cases_of_breaks(draw: Callable[[int], Case], first: int) -> list[Case]:
 def test_it_is_caught(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
     cases = cases_of_breaks(*CASES.get(broken.__name__, (keyed_case, 0)))
     broken(monkeypatch)
-    told = caught(name_of(broken), cases, wrong, CASES_OF_A_BREAK)
+    told = caught(name_of(broken), cases, wrong_by(judged), CASES_OF_A_BREAK)
     assert "nobody noticed" not in told
-
-
-def wrong(case: Case) -> str | None:
-    try:
-        judged(case)
-    except WrongError as error:
-        return str(error)
-    return None

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from functools import partial
 from itertools import islice
-from typing import Any
 
 import pytest
 
 from tests.effort import tried
-from tests.simulation.cases import Case, WrongError, judged
+from tests.simulation.cases import judged, wrong_by
 from tests.simulation.hunt import caught, hunted
 from tests.simulation.mutations import MUTATIONS, Mutation
 
@@ -18,16 +17,10 @@ from tests.simulation.mutations import MUTATIONS, Mutation
 @pytest.mark.parametrize("mutation", hunted(MUTATIONS, lambda mutation: mutation.name))
 def test_it_is_caught(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
     machines = mutation.make(monkeypatch)
-    told = caught(mutation.name, mutation.cases(), partial(wrong, **machines), mutation.cases_most)
+    told = caught(
+        mutation.name, mutation.cases(), partial(wrong_by(judged), **machines), mutation.cases_most
+    )
     assert re.search(mutation.caught_by, told), told
-
-
-def wrong(case: Case, **machines: Any) -> str | None:
-    try:
-        judged(case, **machines)
-    except WrongError as error:
-        return str(error)
-    return None
 
 
 def test_their_own_cases_are_right_without_them() -> None:

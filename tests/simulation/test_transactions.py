@@ -18,7 +18,7 @@ from emberflow.engine.speculation import budget as budget_module
 from emberflow.engine.worker import regions as cycles_module
 from emberflow.graph import expansion as expansion_module
 from tests.effort import affordable, few, tried
-from tests.simulation.cases import WrongError
+from tests.simulation.cases import wrong_by
 from tests.simulation.hunt import Break, caught, name_of
 from tests.simulation.transaction_mutations import breaks, breaks_cuts
 from tests.simulation.transactional import (
@@ -156,7 +156,7 @@ NOTICED = re.compile(
 def test_it_is_caught(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
     broken(monkeypatch)
     cases = map(with_an_acker, count(FIRST.get(broken.__name__, 0)))
-    told = caught(name_of(broken), cases, wrong, CASES_OF_A_BREAK)
+    told = caught(name_of(broken), cases, wrong_by(judged_with_states), CASES_OF_A_BREAK)
     assert NOTICED.search(told), told
 
 
@@ -164,14 +164,6 @@ def with_an_acker(seed: int) -> TransactionCase:
     """What breaks acks breaks those that an acker gets."""
     case = TransactionCase.of(seed)
     return replace(case, options=replace(case.options, accounts=False))
-
-
-def wrong(case: TransactionCase) -> str | None:
-    try:
-        judged_with_states(case)
-    except WrongError as error:
-        return str(error)
-    return None
 
 
 @pytest.mark.parametrize("broken", breaks_cuts, ids=name_of)
@@ -182,12 +174,9 @@ def test_a_broken_cut_is_caught(broken: Break, monkeypatch: pytest.MonkeyPatch) 
     assert NOTICED.search(told), told
 
 
-def wrong_with_crashes(seed: int) -> str | None:
-    try:
-        judged_with_crashes_and_cuts(transactions_with_crashes(seed))
-    except WrongError as error:
-        return str(error)
-    return None
+@wrong_by
+def wrong_with_crashes(seed: int) -> None:
+    judged_with_crashes_and_cuts(transactions_with_crashes(seed))
 
 
 # --- Crashes ---------------------------------------------------------------------------------------

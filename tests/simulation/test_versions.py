@@ -27,7 +27,7 @@ from emberflow.runners.simulation.crashes.recovery import CrashSimulation, Drive
 from emberflow.runners.simulation.crashes.storage import Manifest, Restorable
 from tests.backfilled import BACKFILLED
 from tests.effort import tried
-from tests.simulation.cases import WrongError
+from tests.simulation.cases import wrong_by
 from tests.simulation.hunt import Break, Breaks, caught, hunted, name_of
 from tests.simulation.versioned import VersionCase, judged_with_versions
 
@@ -371,12 +371,9 @@ def a_backfill_of_another_time_is_accepted(monkeypatch: pytest.MonkeyPatch) -> N
 def test_it_is_caught(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
     kind = broken(monkeypatch) or CrashSimulation
 
-    def wrong(case: VersionCase) -> str | None:
-        try:
-            judged_with_versions(case, kind=kind)
-        except WrongError as error:
-            return str(error)
-        return None
+    @wrong_by
+    def wrong(case: VersionCase) -> None:
+        judged_with_versions(case, kind=kind)
 
     is_rare = broken is heirs_make_keys_of_what_they_did_not_map
     cases = chain([KEYS_OF_EARLIER_VERSIONS] if is_rare else [], map(VersionCase.of, count()))
