@@ -18,7 +18,7 @@ from emberflow.engine.progress.gate import Gate
 from emberflow.fronts import Batch, Element
 from emberflow.runners.live.worker import store as store_module
 from emberflow.runners.live.worker.feed import TAKEN_BYTES_MAX, Feed
-from emberflow.runners.live.worker.memory import SLOW_FROM, STOP_AT, MemoryWatch
+from emberflow.runners.live.worker.machine.memory import SLOW_FROM, STOP_AT, MemoryWatch
 from emberflow.runners.live.worker.reader import QUEUE_BYTES_MAX, Beginning
 from emberflow.runners.live.worker.store import Store
 from emberflow.values.item import FlatItem
@@ -229,7 +229,7 @@ def test_a_process_knows_how_near_its_limit_it_is() -> None:
     """A real limit, and memory that is really taken."""
     program = """
 import resource
-from emberflow.runners.live.worker.memory import MemoryWatch
+from emberflow.runners.live.worker.machine.memory import MemoryWatch
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (200 << 20), used + (200 << 20)))
 watch = MemoryWatch()

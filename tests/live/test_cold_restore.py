@@ -37,6 +37,7 @@ from emberflow.runners.live.cold.runs import SortedRuns
 from emberflow.runners.live.wire.plan import Plan
 from emberflow.runners.live.worker.cut_writer import CutOrder, CutWriter
 from emberflow.runners.live.worker.cuts import CutsByTime
+from emberflow.runners.live.worker.machine.spare import Spare
 from emberflow.values.hashing import ALL_HASHES, HashRange, hash_ranges
 from emberflow.values.owners import equal_owners
 from emberflow.values.persistent import PersistentList
@@ -334,7 +335,7 @@ def test_lists_are_restored_with_the_chain_that_they_continue(tmp_path: Path) ->
 def cut_of(worker: Worker, store: CheckpointStore, number: int, moment: Moment) -> Manifest:
     """A cut of a worker that holds everything, committed."""
     incarnation = store.incarnation()
-    writer = CutWriter(store, 0, incarnation)
+    writer = CutWriter(store, 0, incarnation, Spare())
     try:
         writer.begin(worker, CutOrder(number, moment, BEFORE_ALL, None), {})
         while (captured := writer.go_on(loop_is_busy=False)) is None:

@@ -24,7 +24,7 @@ from emberflow.runners.live.cold import bound as bound_module
 from emberflow.runners.live.cold import runs as runs_module
 from emberflow.runners.live.cold.bound import StateBound
 from emberflow.runners.live.cold.runs import SortedRuns
-from emberflow.runners.live.worker.memory import MemoryWatch
+from emberflow.runners.live.worker.machine.memory import MemoryWatch
 from emberflow.values.hashing import key_hash
 from tests.small_disk import SmallDisk, mounted
 

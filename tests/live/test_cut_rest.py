@@ -15,6 +15,7 @@ from emberflow.runners.live.driver import cuts
 from emberflow.runners.live.driver.cuts import CutCommitter, CutsByTime
 from emberflow.runners.live.worker import cut_writer
 from emberflow.runners.live.worker.cut_writer import CALM, QUICK, Captured, CutOrder, CutWriter
+from emberflow.runners.live.worker.machine.spare import AWAITED_BEHIND, LOOK_SECONDS, MOST, Spare
 from tests.checkpoint.cases import graph
 
 
@@ -124,7 +125,8 @@ def test_a_cut_of_many_rows_takes_of_what_a_busy_loop_has_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
-    writer = CutWriter(CheckpointStore(tmp_path), 0, 1)
+    spare = Spare(clock.now)
+    writer = CutWriter(CheckpointStore(tmp_path), 0, 1, spare)
     try:
         monkeypatch.setattr(cut_writer, "time", clock)
         engine: Any = OneByOne(clock)
@@ -140,8 +142,10 @@ def test_a_cut_of_many_rows_takes_of_what_a_busy_loop_has_left(
 
         def looked(free: float) -> float:
             """The share, when the loop had so much of the time left since the last look."""
-            clock.now += cut_writer._LOOK_SECONDS
-            writer.waited(cut_writer._LOOK_SECONDS * free)
+            spare.look(clock.now)
+            spare.gave(LOOK_SECONDS * free)
+            clock.now += LOOK_SECONDS
+            spare.look(clock.now)
             writer.go_on(loop_is_busy=True)
             return writer.share
 
@@ -149,11 +153,17 @@ def test_a_cut_of_many_rows_takes_of_what_a_busy_loop_has_left(
         assert looked(0.9) == CALM  # it may be a small one
         assert rests() == pytest.approx(0.001 * (1 / CALM - 1), rel=0.1)
         clock.now += cut_writer._LARGE_AFTER_SECONDS
-        assert CALM < looked(0.3) < looked(0.9) == cut_writer._LARGE_MAX
+        assert CALM < looked(0.3) < looked(0.9) == MOST
         assert rests() < 0.001
         assert looked(0.0) == CALM
         writer.hurry()
         assert looked(0.0) == QUICK
+        assert QUICK < looked(0.4) == pytest.approx(0.6)
+        for _ in range(100):
+            looked(0.0)
+        assert looked(0.0) == QUICK  # perhaps it is behind because of this cut
+        writer.begin(engine, CutOrder(2, (6, 0), (5, 0), None, QUICK), {})
+        assert looked(0.0) == AWAITED_BEHIND
     finally:
         monkeypatch.undo()
         writer.close(10)

@@ -22,6 +22,7 @@ from emberflow.runners.live.worker import journal as journal_module
 from emberflow.runners.live.worker.cut_writer import Captured, CutWriter
 from emberflow.runners.live.worker.feed import Feed
 from emberflow.runners.live.worker.journal import Journal
+from emberflow.runners.live.worker.machine.spare import Spare
 from emberflow.runners.live.worker.reader import Beginning
 from emberflow.sinks import StoredBundle
 from emberflow.sinks.files import read_files
@@ -190,7 +191,7 @@ class Cluster:
         )  # fmt: skip
         # One of them needs little room.
         self.keys = [Keys("few", 1), Keys("many", 3_000)]
-        self.writers = [CutWriter(self.store, number, 1) for number in range(2)]
+        self.writers = [CutWriter(self.store, number, 1, Spare()) for number in range(2)]
 
     def close(self) -> None:
         for writer in self.writers:

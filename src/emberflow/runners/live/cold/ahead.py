@@ -11,15 +11,13 @@ So when slices move at T (`live.rescale`), what is left to read is what has chan
 2. *The rows of steps whose keys can be cold*, where they are many, become a store of cold keys (`runs`). Of what
    changes later the worker reads the hashes alone. The other columns are read when a key is touched first.
 
-While it makes state, a worker whose process works at the same time gives half of the time to that work.
+A worker whose process serves at the same time takes of the time that this leaves (`machine.spare`).
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import islice
-from typing import TypeVar
 
 from emberflow.checkpoint.cuts.lists import SavedLists
 from emberflow.checkpoint.cuts.manifest import Manifest
@@ -31,8 +29,6 @@ from emberflow.engine.worker.succession import StateAhead
 from emberflow.runners.live.cold.newer import newer_buckets
 from emberflow.runners.live.cold.runs import SortedRuns
 from emberflow.values.hashing import HashRange
-
-T = TypeVar("T")
 
 #: So much is made between two rests, or more.
 _AT_ONCE = 256
@@ -68,8 +64,8 @@ class CopiedAhead:
     def _nothing(self) -> StateAhead:
         return StateAhead(self._layout, Ranges(self._arriving).__contains__, self._cold)
 
-    def bring_up(self, cut: Manifest, *, rests: bool = True) -> None:
-        """Read what a cut has, and those before had not."""
+    def bring_up(self, cut: Manifest, rest: Callable[[], None] | None = None) -> None:
+        """Read what a cut has, and those before had not. ``rest`` is called between two pieces of state."""
         parts = frozenset(part.path for part in cut.parts)
         if parts == self._read:
             return
@@ -78,7 +74,7 @@ class CopiedAhead:
         if not self._bring_up_stores(cut):
             self._begin_anew()  # with other steps cold
             self._bring_up_stores(cut)
-        self._bring_up_state(cut, rests)
+        self._bring_up_state(cut, rest)
         self._read = parts
 
     def _begin_anew(self) -> None:
@@ -103,20 +99,23 @@ class CopiedAhead:
                 self._stores[step].add_newer(runs)
         return True
 
-    def _bring_up_state(self, cut: Manifest, rests: bool) -> None:
+    def _bring_up_state(self, cut: Manifest, rest: Callable[[], None] | None) -> None:
         state, store, known = self._state, self._store, self._read
         parts = store.newer_parts(cut, self._arriving, known)
         buckets = newer_buckets(parts, Ranges(self._arriving), self.lists, self._cold)
-        begin, made = time.thread_time(), 0
+        made = 0
         for step, keys, rows in buckets:
             state.replace(cut.time, step, keys, rows)
             made += len(keys)
-            if rests and made >= _AT_ONCE:
-                begin, made = _rested(begin), 0
+            if rest is not None and made >= _AT_ONCE:
+                rest()
+                made = 0
         self.lists.go_on(cut.number)
         scheduled = map(Scheduled._make, store.newer_scheduled(cut, self._own, known))
-        for items in _paced(scheduled, rests):
+        while items := list(islice(scheduled, _AT_ONCE)):
             state.schedule(cut.time, items)
+            if rest is not None and len(items) == _AT_ONCE:
+                rest()
 
     def settle(self, seconds: float) -> None:
         """Wait until the rows are on the own disk, so long at most."""
@@ -125,7 +124,7 @@ class CopiedAhead:
 
     def taken(self, cut: Manifest) -> tuple[StateAhead, dict[str, SortedRuns]]:
         """The state as of a cut, and by step the rows of the others. Both are whoever's who calls."""
-        self.bring_up(cut, rests=False)
+        self.bring_up(cut)
         stores, self._stores = self._stores, {}
         return self._state, stores
 
@@ -133,19 +132,3 @@ class CopiedAhead:
         for store in self._stores.values():
             store.close()
         self._stores = {}
-
-
-def _paced(given: Iterable[T], rests: bool) -> Iterator[list[T]]:
-    """Some at a time."""
-    iterator = iter(given)
-    begin = time.thread_time()
-    while some := list(islice(iterator, _AT_ONCE)):
-        yield some
-        if rests and len(some) == _AT_ONCE:
-            begin = _rested(begin)
-
-
-def _rested(begin: float) -> float:
-    """Let a thread rest as long as it has worked, for others in its process; but few are wanted at once."""
-    time.sleep(time.thread_time() - begin)
-    return time.thread_time()

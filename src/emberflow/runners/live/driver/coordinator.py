@@ -74,7 +74,7 @@ from emberflow.runners.live.wire.plan import (
 from emberflow.runners.live.wire.questions import Questions
 from emberflow.runners.live.wire.sockets import Wire, WireKeys
 from emberflow.runners.live.worker.cut_writer import AT_ONCE, CALM, QUICK
-from emberflow.runners.live.worker.memory import SLOW_FROM
+from emberflow.runners.live.worker.machine.memory import SLOW_FROM
 from emberflow.sinks.protocol import sink_contract
 from emberflow.sinks.writer import WriterThread
 from emberflow.values.item import TIME_MIN, Place

@@ -38,6 +38,7 @@ from emberflow.runners.live.wire.plan import Plan
 from emberflow.runners.live.worker.cuts import CutsByTime
 from emberflow.runners.live.worker.link import CoordinatorGoneError
 from emberflow.runners.live.worker.loop import Strategy, serve
+from emberflow.runners.live.worker.machine.background import in_background
 
 #: A child that is silent for so many beats is suspended. The driver has given it up by then.
 _SILENT_BEATS_MAX = 16
@@ -61,9 +62,11 @@ def strategy_of(plan: Plan) -> Strategy:
     return WorkerSnapshots if plan.ordering == "arrival" else CutsByTime
 
 
-def keep(crew: Crew, order: Order, place: int, task: int) -> None:
+def keep(crew: Crew, order: Order, place: int, task: int, *, is_added: bool = False) -> None:
     """Keep a process for a worker until the query is over. The first one begins with this order; ``task`` is the
-    number of the Spark task."""
+    number of the Spark task. If the worker is added, others serve meanwhile, and nobody waits for it yet."""
+    if is_added:
+        in_background(_warm_up)  # before the fork: so its process need not
     generation = young = 0
     while True:
         begin = time.monotonic()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import pickle
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
@@ -19,6 +19,7 @@ from emberflow.errors import EmberflowError
 from emberflow.runners.live.driver.cluster import ClusterError, context_of
 from emberflow.runners.live.processes.member import Crew
 from emberflow.runners.live.wire.plan import Plan
+from emberflow.runners.live.worker.machine.background import NICENESS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,12 +78,27 @@ def run_workers(
     numbers = tuple(workers)
     reached = None if crew is None else pickle.dumps(crew)
     path = list(sys.path)  # workers import the flow's modules from the same folders
+    are_added, niceness = plan.inherits is not None, NICENESS
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # Imported on the worker: the closure itself stays small and free of our modules.
-        from emberflow.runners.live.processes.task import run_worker
+        import importlib
+        import os
+        import sys
+        import threading
 
-        yield from run_worker(shipped, reached, numbers, path, batches)
+        def load() -> Any:
+            return importlib.import_module("emberflow.runners.live.processes.task")
+
+        def load_in_background() -> None:  # as `machine.background`, which is not imported yet
+            os.nice(niceness)
+            load()
+
+        if are_added and sys.platform == "linux":
+            loading = threading.Thread(target=load_in_background)
+            loading.start()
+            loading.join()
+        yield from load().run_worker(shipped, reached, numbers, path, are_added, batches)
 
     places = spark.range(0, len(numbers), 1, len(numbers))
     places.mapInArrow(task, "worker long", barrier=True).collect()

@@ -18,13 +18,14 @@ def run_worker(
     crew: bytes | None,
     workers: Sequence[int],
     path: list[str],
+    are_added: bool,
     batches: Iterator[Any],
 ) -> Iterator[Any]:
     """Run the worker whose place is in the partition: each partition holds one number.
 
     ``path`` is where the driver imports from. On another machine most of it does not exist, which
     does no harm; on the driver's machine, a flow may be defined beside a script that nobody installed.
-    Without a ``crew`` the worker is this process, and works in one life.
+    Without a ``crew`` the worker is this process, and works in one life. ``are_added``: others serve meanwhile.
     """
     sys.path += [folder for folder in path if folder not in sys.path]
     for batch in batches:
@@ -32,7 +33,8 @@ def run_worker(
             if crew is not None:
                 context = TaskContext.get()
                 task = 0 if context is None else context.taskAttemptId()
-                keep(pickle.loads(crew), (shipped, workers[place]), place, task)
+                order = shipped, workers[place]
+                keep(pickle.loads(crew), order, place, task, is_added=are_added)
             else:
                 plan = pickle.loads(shipped)
                 serve(plan, workers[place], strategy_of(plan))

@@ -8,8 +8,7 @@ is small: a cut is in no hurry. While the loop is idle neither of them rests, an
 waits. `engine.cuts.cut` says what is captured, and why that is enough.
 
 The share is larger where somebody waits for the cut, also for one that is under way already; and for a cut of
-many rows, which would take long otherwise. That one takes of the time that the loop has left. A loop that is
-short of time leaves little.
+many rows, which would take long otherwise. Both take of the time that the loop has left (`spare`).
 
 If the disk takes no writes (it is full, or read-only), the writer abandons the cut and says so. A cut
 that is never committed changes nothing: the next one holds all that changed since the last one that was.
@@ -33,23 +32,18 @@ from emberflow.engine.cuts.cut import Capture, Content, KeptRows, KeptTicks, Row
 from emberflow.engine.cuts.packed import PackedRows
 from emberflow.engine.interface import EngineWorker
 from emberflow.engine.messages import Moment
+from emberflow.runners.live.worker.machine.spare import Spare
 
 #: Buckets that the loop visits in a round.
 _BUCKETS_A_ROUND = 1_024
 #: The share of a busy worker's time that a cut takes: of the loop's, to capture, and of the thread's.
 CALM = 0.05
-#: The same if somebody waits for the cut, and output must not ...
-QUICK = 0.5
-#: ... and if everybody waits for it.
+#: The least share if somebody waits for the cut, and output must not: mostly it takes more (`spare`). And the share
+#: if everybody waits for it.
+QUICK = 0.1
 AT_ONCE = 1.0
-#: The largest share of a cut of many rows; and it takes so many times as much as the loop has left, since the
-#: thread mostly runs beside the loop.
-_LARGE_MAX = 0.8
-_LARGE_TIMES = 1.5
 #: After this time a cut that is not done is one of many rows.
 _LARGE_AFTER_SECONDS = 0.15
-#: What the loop has left is looked at over so long a time.
-_LOOK_SECONDS = 0.05
 #: Rows that the thread encodes at once: three times as fast as those of one round.
 _ROWS_AT_ONCE = 2_000
 #: What most chunks have.
@@ -88,20 +82,20 @@ class Captured(NamedTuple):
 class CutWriter:
     """The cuts of one worker, one at a time."""
 
-    def __init__(self, store: CheckpointStore, worker: int, incarnation: int) -> None:
+    def __init__(self, store: CheckpointStore, worker: int, incarnation: int, spare: Spare) -> None:
         self.lists = SavedLists()
+        self._spare = spare
         self._store = store
         self._worker = worker
         self._incarnation = incarnation
         self._capture: Capture | None = None
         #: From `begin` until `go_on` has told what was stored.
         self.is_under_way = False
-        #: The share that was ordered, and the one that a cut of many rows takes.
-        self._share = self._large_share = CALM
+        #: The share that was ordered; and if somebody waits for the cut, whether the loop was behind before.
+        self._share = CALM
+        self._was_behind = False
         self._begun_at = 0.0
         self._rests_until = 0.0
-        #: How long the loop has waited for something to do, or captured, since it was looked at.
-        self._looked_at = self._free = 0.0
         #: When the loop last had something to do; how much CPU time the thread had used at its last rest.
         self._busy_at = 0.0
         self._rested_at = 0.0
@@ -118,16 +112,18 @@ class CutWriter:
     ) -> None:
         """Begin a cut: the engine has just heard of the progress to its moment."""
         self._capture = engine.begin_cut(order.moment, order.since)
-        self._share, self._large_share = order.share, CALM
-        self._begun_at = self._looked_at = time.monotonic()
-        self._free = 0.0
+        self._share = order.share
+        self._was_behind = self._spare.is_behind
+        self._begun_at = time.monotonic()
         self._positions = dict(positions)
         self.is_under_way = True
         self._orders.put_nowait(order)  # the coordinator orders one cut at a time
 
     def hurry(self) -> None:
         """Somebody waits for the cut under way, if there is one."""
-        self._share = max(self._share, QUICK)
+        if self._share < QUICK:
+            self._share = QUICK
+            self._was_behind = self._spare.is_behind
 
     def go_on(self, *, loop_is_busy: bool) -> Captured | None:
         """Capture a bit more of the cut under way, if any; return, once, what was stored of it."""
@@ -142,10 +138,8 @@ class CutWriter:
             if rows is None or rows:
                 self._chunks.put_nowait(rows)
             end = time.monotonic()
-            self._free += end - begin
+            self._spare.gave(end - begin)
             self._rests_until = end + (end - begin) * (1 / self.share - 1)
-        if self.is_under_way:
-            self._look(begin)
         try:
             result = self._results.get_nowait()
         except queue.Empty:
@@ -164,22 +158,16 @@ class CutWriter:
             and (not self._may_rest() or time.monotonic() >= self._rests_until - _WAIT_SECONDS_MIN)
         )
 
-    def waited(self, seconds: float) -> None:
-        """The loop has waited so long for something to do."""
-        self._free += seconds
-
     @property
     def share(self) -> float:
         """The share of the time that the cut under way takes of a loop that is busy."""
-        return max(self._share, self._large_share)
-
-    def _look(self, now: float) -> None:
-        """Find out what the loop has left, if the cut is one of many rows."""
-        seconds = now - self._looked_at
-        if seconds >= _LOOK_SECONDS:
-            if now - self._begun_at >= _LARGE_AFTER_SECONDS:
-                self._large_share = max(CALM, min(_LARGE_MAX, _LARGE_TIMES * self._free / seconds))
-            self._looked_at, self._free = now, 0.0
+        share = self._share
+        if share >= AT_ONCE:
+            return share
+        if share >= QUICK:
+            return self._spare.share_awaited(behind=self._was_behind)
+        is_large = time.monotonic() - self._begun_at >= _LARGE_AFTER_SECONDS
+        return max(share, self._spare.share()) if is_large else share
 
     def _may_rest(self) -> bool:
         return self._share < AT_ONCE and time.monotonic() - self._busy_at < _BUSY_SECONDS

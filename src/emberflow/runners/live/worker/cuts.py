@@ -37,7 +37,7 @@ from emberflow.runners.live.cold.ticks import divided_ticks
 from emberflow.runners.live.wire.plan import Plan
 from emberflow.runners.live.worker.cut_writer import Captured, CutOrder, CutWriter
 from emberflow.runners.live.worker.feed import Feed
-from emberflow.runners.live.worker.memory import available
+from emberflow.runners.live.worker.machine.memory import available
 from emberflow.runners.live.worker.reader import Beginning
 from emberflow.runners.live.worker.store import Store
 from emberflow.values.hashing import HashRange

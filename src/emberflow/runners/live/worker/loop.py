@@ -99,7 +99,9 @@ from emberflow.runners.live.worker.link import (
     CoordinatorGoneError,
     CoordinatorLink,
 )
-from emberflow.runners.live.worker.memory import MemoryWatch, available
+from emberflow.runners.live.worker.machine.background import in_background
+from emberflow.runners.live.worker.machine.memory import MemoryWatch, available
+from emberflow.runners.live.worker.machine.spare import Rests, Spare
 from emberflow.runners.live.worker.store import Store
 from emberflow.sinks.protocol import SinkMovedError, StoredBundle, sink_contract
 from emberflow.sinks.writer import WriterThread, kept_of, writers_of
@@ -258,11 +260,12 @@ class WorkerLoop:
         strategy: Strategy,
         *,
         bell: Bell | None = None,
+        spare: Spare | None = None,
         lives: Lives | None = None,
         begun_with: int | None = None,
     ) -> None:
-        """``bell`` is that of the loop of an earlier version, in the same process; ``begun_with`` what the
-        process had resident before its first life."""
+        """``bell`` and ``spare`` are those of the loop of an earlier version, in the same process; ``begun_with``
+        what the process had resident before its first life."""
         self.plan = plan
         self.index = index
         self._lives = lives
@@ -299,6 +302,8 @@ class WorkerLoop:
         #: Rung by the threads that have something for the loop.
         self._bell = Bell() if bell is None else bell
         self._owns_bell = bell is None
+        #: What this loop has left of its time, or the one that serves in this process until this one takes over.
+        self._spare = Spare() if spare is None else spare
         #: Set from another thread if the loop is prepared and will not take over.
         self.is_discarded = False
         self._poller = zmq.Poller()
@@ -472,7 +477,10 @@ class WorkerLoop:
                 if self._ahead is None and cut is not None and not is_last:
                     self._ahead = copied_ahead(plan, self.index, store, cut)
                 if self._ahead is not None and cut is not None:
-                    self._ahead.bring_up(cut, rests=not self._owns_bell)
+                    if self._owns_bell:  # nothing else works in this process
+                        in_background(partial(self._ahead.bring_up, cut))
+                    else:
+                        self._ahead.bring_up(cut, Rests(self._spare).rest)
                     if not is_last:
                         self._ahead.settle(TAKEOVER_SECONDS_MAX)
             except (OSError, CheckpointError) as error:
@@ -642,7 +650,7 @@ class WorkerLoop:
             self._do([self._engine.restore(*self._mirror.copied)])
         elif plan.checkpoint is not None:
             store = CheckpointStore(plan.checkpoint)
-            self._cut_writer = CutWriter(store, self.index, plan.incarnation)
+            self._cut_writer = CutWriter(store, self.index, plan.incarnation, self._spare)
             cut, lists = plan.restored, self._cut_writer.lists
             old = None if self._estate is None else self._estate.engine
             if plan.moved_from is not None:
@@ -703,8 +711,7 @@ class WorkerLoop:
         )
         begin = time.monotonic()
         ready = self._poller.poll(_REST_MS if rests else _WAIT_MS)
-        if self._cut_writer is not None:
-            self._cut_writer.waited(time.monotonic() - begin)
+        self._spare.gave(time.monotonic() - begin)
         # What the driver says is mostly about promises. If there is more to it, the round tells.
         is_quiet = all(each is self._link.socket for each, _ in ready)
         self._quiet_rounds = self._quiet_rounds + 1 if is_quiet else 0
@@ -763,6 +770,7 @@ class WorkerLoop:
 
     def _pass_time(self) -> None:
         now = time.monotonic()
+        self._spare.look(now)
         self._engine.pass_time(now - self._passed_until)
         self._passed_until = now
 
@@ -813,7 +821,8 @@ class WorkerLoop:
     def _made_beside(self, shipped: bytes, worker: int, bell: Bell | None) -> WorkerLoop:
         """The loop of another version, in the same process."""
         # The bytes came over a link that only this run's processes have the keys of.
-        return WorkerLoop(pickle.loads(shipped), worker, self._strategy, bell=bell)
+        plan, spare = pickle.loads(shipped), None if bell is None else self._spare
+        return WorkerLoop(plan, worker, self._strategy, bell=bell, spare=spare)
 
     def _promised(self) -> dict[tuple[str, int], Moment]:
         return {(feed.name, feed.partition): feed.reported for feed in self._feeds}

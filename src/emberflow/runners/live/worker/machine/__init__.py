@@ -1,0 +1,1 @@
+"""What a worker takes of its machine: memory, time of its loop, time of processors."""
