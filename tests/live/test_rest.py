@@ -11,6 +11,7 @@ import zmq
 from emberflow.runners.live.wire.bell import Bell
 from emberflow.runners.live.worker import loop as loop_module
 from emberflow.runners.live.worker.loop import WorkerLoop
+from emberflow.runners.live.worker.machine.spare import Spare
 
 QUIET, REST = loop_module._QUIET_ROUNDS, loop_module._REST_MS
 
@@ -37,6 +38,8 @@ def loop() -> Any:
     loop._link = SimpleNamespace(socket=None, has_news=False)
     loop._feeds = [SimpleNamespace(hurries=False)]
     loop._cut_writer = None
+    loop._frames_in = None
+    loop._spare = Spare()
     loop._quiet_rounds = 0
     yield loop
     loop._bell.close()
@@ -66,7 +69,7 @@ def test_what_comes_ends_the_rest(loop: Any) -> None:
 )
 def test_it_does_not_rest_while_something_depends_on_its_rounds(loop: Any, busy: str) -> None:
     if busy == "a cut that is being stored":
-        loop._cut_writer = SimpleNamespace(is_under_way=True, waited=lambda seconds: None)
+        loop._cut_writer = SimpleNamespace(is_under_way=True)
     elif busy == "a statement that is due":
         loop._link.has_news = True
     else:

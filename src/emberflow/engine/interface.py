@@ -97,6 +97,10 @@ class EngineWorker(Protocol):
     def progress(self, progress: Progress, frames: Sequence[Frame] = ()) -> Effects:
         """Take in how far the acker says that things are, and frames that came at the same time."""
 
+    @property
+    def is_untidy(self) -> bool:
+        """Whether `tidy` has anything to do."""
+
     def tidy(self, *, is_waited_for: bool = False) -> None:
         """Drop what the last progress made obsolete, when nobody waits for the worker."""
 

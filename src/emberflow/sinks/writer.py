@@ -113,6 +113,8 @@ class WriterThread:
         It waits for the first one if asked to. Raises the error of the sink.
         """
         counts: Counter[int] = Counter()
+        if not seconds and self._results.empty():  # as mostly: an exception would take longer
+            return counts
         with contextlib.suppress(queue.Empty):
             while True:
                 wait = seconds > 0 and not counts

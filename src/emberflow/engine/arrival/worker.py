@@ -149,6 +149,10 @@ class MarkerWorker:
         self.minimal = progress.of_range(self.index)
         return self.deliver(frames) if frames else self._effects()
 
+    @property
+    def is_untidy(self) -> bool:
+        return False
+
     def tidy(self, *, is_waited_for: bool = False) -> None:
         """There is nothing to trim: no item comes late here."""
 

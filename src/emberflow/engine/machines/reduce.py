@@ -475,7 +475,7 @@ class ReduceMachine(Cooling[ReduceBucket]):
         return len(versions) > 1
 
     def sizes(self) -> list[int]:
-        return [len(versions) for versions in self.buckets.values()]
+        return list(map(len, self.buckets.values()))
 
     def bucket_of(self, key: Any) -> ReduceBucket | None:
         return self.buckets.get(key)

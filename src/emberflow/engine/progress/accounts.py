@@ -60,6 +60,7 @@ from emberflow.engine.messages import (
 from emberflow.engine.progress.arrangements import Arrangements
 from emberflow.engine.progress.minimal_time import (
     LeastTimes,
+    Told,
     advanced,
     held_back_by,
     least_promise,
@@ -262,14 +263,14 @@ class Accounts:
             self._arrangements.current,
         )
 
-    def _told(self, anywhere: Moment) -> Progress:
+    def _told(self, anywhere: Moment) -> Told:
         sent: dict[int, dict[int, int]] = {}
         for statement in self._taken:
             for receiver, frames in statement.sent.items():
                 sent.setdefault(receiver, {})[statement.worker] = frames
         if sum(map(len, sent.values())) > _COUNTS_SENT_MAX:
             sent = {}
-        return self.progress._replace(sent=sent)
+        return Told((), sent)
 
 
 def _follows(statement: Statement, numbers: list[int]) -> bool:

@@ -58,12 +58,13 @@ from emberflow.engine.messages import (
 from emberflow.engine.progress.arrangements import Arrangements
 from emberflow.engine.progress.minimal_time import (
     LeastTimes,
+    Told,
     advanced,
     held_back_by,
     least_promise,
     noted_promise,
 )
-from emberflow.engine.progress.tables import Tables, frontiers
+from emberflow.engine.progress.tables import Tables
 from emberflow.values.item import Place
 
 
@@ -101,7 +102,10 @@ class Acker:
     def receive(self, ack: Ack) -> Progress:
         self.acks += 1
         self._heard[ack.worker] = ack.number
-        self._tables.add(ack.entries)
+        if ack.deeper or ack.own:
+            self._tables.add(ack.entries)
+        else:
+            self._tables.add_shallow(ack.anywhere, ack.ranges)
         for front, promise in ack.reports.items():
             noted_promise(self.reports, front, promise)
         if ack.said:
@@ -116,15 +120,16 @@ class Acker:
         tables = self._tables
         own: tuple[tuple[Moment, ...], ...] = ()
         if tables.owns:
-            own = tuple([frontiers(levels.minima()) for levels in tables.own])
+            own = tuple([levels.frontiers() for levels in tables.own])
         return LeastTimes(
-            frontiers(tables.anywhere.minima(), least_promise(self.reports)),
+            tables.anywhere.frontiers(least_promise(self.reports)),
             tuple([table.minimum() for table in tables.ranges]),
             own,
             tables.least_failing(),
             self._arrangements.current,
         )
 
-    def _told(self, anywhere: Moment) -> Progress:
-        bound = map(Bound, self._heard, [table.below(anywhere) for table in self._tables.ranges])
-        return self.progress._replace(bound=tuple(bound))
+    def _told(self, anywhere: Moment) -> Told:
+        tables = self._tables.ranges
+        bound = map(Bound, self._heard, [table.below(anywhere) for table in tables])
+        return Told(tuple(bound), {})

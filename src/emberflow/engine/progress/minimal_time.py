@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from emberflow.engine.messages import AFTER_ALL, Arrangement, Moment, Progress
+from emberflow.engine.messages import AFTER_ALL, Arrangement, Bound, Moment, Progress
 from emberflow.errors import InternalError
 from emberflow.values.item import Place
 
@@ -30,35 +30,49 @@ class LeastTimes(NamedTuple):
     arrangements: tuple[tuple[int, Arrangement], ...]
 
 
-def advanced(before: Progress, least: LeastTimes, told: Callable[[Moment], Progress]) -> Progress:
+class Told(NamedTuple):
+    """What a progress says besides: one of the two, as `Progress` has it."""
+
+    bound: tuple[Bound, ...]
+    sent: dict[int, dict[int, int]]
+
+
+def advanced(before: Progress, least: LeastTimes, told: Callable[[Moment], Told]) -> Progress:
     """The next progress, or the one before if nothing has moved. ``told`` gives what it says besides, for a
     minimal time of what may go anywhere."""
-    turn = least.frontiers[-1]
-    frontiers = least.frontiers if len(least.frontiers) > 1 else ()
+    all_frontiers, ranges, own, failing, arrangements = least
+    turn, turn_before = all_frontiers[-1], before.within or before.anywhere
+    frontiers = all_frontiers if len(all_frontiers) > 1 else ()
     # A node that holds something does so from a global time on, which is before all its turns.
-    is_by_time = bool(frontiers or before.frontiers)
-    if turn < (before.anywhere if is_by_time else before.turn):
-        raise InternalError(f"the minimal time went back from {before.turn} to {turn}")
-    if least.own:
-        _check_own(before, turn, least.own)
+    is_by_time = frontiers or before.frontiers
+    if turn < (before.anywhere if is_by_time else turn_before):
+        raise InternalError(f"the minimal time went back from {turn_before} to {turn}")
+    if own:
+        _check_own(before, turn, own)
     if (
-        turn == before.turn
-        and least.ranges == before.ranges
+        turn == turn_before
+        and ranges == before.ranges
         and frontiers == before.frontiers
-        and least.arrangements is before.arrangements
-        and least.own == before.own
-        and least.failing == before.failing
+        and arrangements is before.arrangements
+        and own == before.own
+        and failing == before.failing
     ):
         return before
     anywhere = (turn[0], turn[1])
-    return told(anywhere)._replace(
-        anywhere=anywhere,
-        ranges=least.ranges,
-        within=() if turn == anywhere else turn,
-        frontiers=frontiers,
-        arrangements=least.arrangements,
-        own=least.own,
-        failing=least.failing,
+    bound, sent = told(anywhere)
+    within = () if turn == anywhere else turn
+    return Progress(
+        anywhere,
+        ranges,
+        before.kept,
+        bound,
+        within,
+        frontiers,
+        before.wanted,
+        arrangements,
+        own,
+        failing,
+        sent,
     )
 
 

@@ -11,10 +11,12 @@ from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 from typing import Generic, TypeVar
 
-from emberflow.engine.messages import AFTER_ALL, FAILED, FAILING, Entries, Moment
+from emberflow.engine.messages import AFTER_ALL, FAILED, FAILING, Entries, Moment, TurnXors, Xors
 from emberflow.values.item import Place
 
 T = TypeVar("T", bound=Place)
+
+_NONE_FAILING = AFTER_ALL, AFTER_ALL
 
 #: If a range has more entries, its worker gets only its minimal time.
 _ENTRIES_SENT_MAX = 64
@@ -71,10 +73,13 @@ class AckTable(Generic[T]):
 class Levels(Generic[T]):
     """Tables by level, in the order of the levels."""
 
-    __slots__ = ("_tables",)
+    __slots__ = ("_is_shallow", "_shallow", "_tables")
 
     def __init__(self) -> None:
-        self._tables: dict[int, AckTable[T]] = {0: AckTable[T]()}
+        #: The table of level 0, and whether it is the only one.
+        self._shallow = AckTable[T]()
+        self._is_shallow = True
+        self._tables: dict[int, AckTable[T]] = {0: self._shallow}
 
     def __len__(self) -> int:
         return sum(map(len, self._tables.values()))
@@ -84,6 +89,7 @@ class Levels(Generic[T]):
         if table is None:
             table = AckTable[T]()
             self._tables = dict(sorted([*self._tables.items(), (level, table)]))
+            self._is_shallow = False
         table.add(xors)
 
     def minima(self) -> Iterator[tuple[int, T | Moment]]:
@@ -92,6 +98,12 @@ class Levels(Generic[T]):
             minimum = table.minimum()
             if len(table):
                 yield level, minimum
+
+    def frontiers(self, least: Moment = AFTER_ALL) -> tuple[T | Moment, ...]:
+        """The `frontiers` of these levels and of what is given."""
+        if self._is_shallow:  # as mostly, and the acker asks for each ack
+            return (min(least, self._shallow.minimum()),)
+        return frontiers(self.minima(), least)
 
 
 def least_of(minima: Iterable[tuple[int, T | Moment]]) -> T | Moment:
@@ -146,10 +158,20 @@ class Tables:
                 self.own[worker].add(level, xors)
             self.owns = True
 
+    def add_shallow(self, anywhere: TurnXors, ranges: dict[int, Xors]) -> None:
+        """The same, of level 0 and of ranges alone."""
+        if anywhere:
+            self.anywhere.add(0, anywhere)
+        for worker, xors in ranges.items():
+            self.ranges[worker].add(xors)
+
     def least_failing(self) -> tuple[Moment, Moment]:
         """The least global times of failures that end the run: on their way, and held."""
-        coming, held = self.failing[FAILING].minimum(), self.failing[FAILED].minimum()
-        return (coming[0], coming[1]), (held[0], held[1])
+        coming, held = self.failing[FAILING], self.failing[FAILED]
+        if not (coming or held):
+            return _NONE_FAILING
+        first, last = coming.minimum(), held.minimum()
+        return (first[0], first[1]), (last[0], last[1])
 
     def least(self) -> Place:
         """The least entry of all."""

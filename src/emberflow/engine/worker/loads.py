@@ -13,7 +13,8 @@ which stay where they are. The gaps between samples are drawn, because what repe
 would otherwise be met always, or never. The draw is a function of what was drawn before.
 
 A sample takes the time of its batch, an item, and the replays of its batch, an item. The engine has no
-clock: whoever wants loads brings one.
+clock: whoever wants loads brings one. Others wait for what comes of a batch, and nobody for its samples. So these
+are only noted at first: their keys are found in `settle`, or in the report.
 
 The keys of samples are counted too, so that a key can be told by name that is hot. `KEYS_MAX` keys at most
 are known: when there are more, the lighter half is forgotten. So a key with a good part of the load is known,
@@ -22,6 +23,7 @@ and its share is rather underestimated.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from heapq import nlargest
 from operator import itemgetter
@@ -43,6 +45,8 @@ _GAP_MAX = 1 << 16
 
 #: The keys that are known at most, and those of them that are told: the hottest, with so much of the load.
 KEYS_MAX = 256
+#: If so many samples are unsettled, they are settled at once.
+_UNSETTLED_MAX = 2 * _SAMPLES_MAX
 _TOLD_MAX = 3
 _TOLD_FROM = 0.1
 _TEXT_MAX = 80
@@ -56,9 +60,6 @@ class SliceLoad(NamedTuple):
     items: float = 0.0
     replays: float = 0.0
     seconds: float = 0.0
-
-    def plus(self, other: SliceLoad) -> SliceLoad:
-        return SliceLoad(*map(sum, zip(self, other, strict=True)))
 
 
 class KeyLoad(NamedTuple):
@@ -76,7 +77,9 @@ class Loads:
         self._key_of = _key_functions(layout)
         self._clock = clock
         #: By slice, since the last report.
-        self._slices: dict[int, SliceLoad] = {}
+        self._slices: dict[int, list[float]] = {}
+        #: Samples whose keys are not looked at yet: node, payload, and what a `SliceLoad` has.
+        self._unsettled: deque[tuple[int, Any, float, float, float]] = deque()
         #: Of all samples together.
         self.seconds = 0.0
         #: By node and key, fading; and that of all keys.
@@ -125,31 +128,47 @@ class Loads:
         count = len(items)
         position = count - 1 + self._left
         while position < count:
-            sampled = SliceLoad(
-                self._drawn, self._drawn * replays / count, self._drawn * seconds / count
-            )
-            self._take(node, items[position][2], sampled)
+            part = self._drawn / count
+            sample = node, items[position][2], self._drawn, part * replays, part * seconds
+            self._unsettled.append(sample)
+            self.seconds += part * seconds
+            self._samples += 1
+            if self._samples > _SAMPLES_MAX:  # many more items come than before
+                self._samples, self._mean_gap = 0, min(2 * self._mean_gap, _GAP_MAX)
             self._drawn = self._gap()
             position += self._drawn
         self._left = position - count + 1
+        if len(self._unsettled) > _UNSETTLED_MAX:
+            self.settle()
         return outputs
 
-    def _take(self, node: int, payload: Any, sampled: SliceLoad) -> None:
-        self._samples += 1
-        if self._samples > _SAMPLES_MAX:  # many more items come than before
-            self._samples, self._mean_gap = 0, min(2 * self._mean_gap, _GAP_MAX)
+    def settle(self, most: int = _UNSETTLED_MAX) -> None:
+        """Look at the keys of so many samples."""
+        unsettled = self._unsettled
+        while unsettled and most > 0:
+            most -= 1
+            self._settle(*unsettled.popleft())
+
+    def _settle(
+        self, node: int, payload: Any, items: float, replays: float, seconds: float
+    ) -> None:
         try:
             key = self._key_of[node](payload)
             number = owner(key_hash(key), SLICES)
             known = self._keys.get((node, key), 0.0)
         except Exception:  # it has failed where it ran
             return
-        self._keys[node, key] = known + sampled.seconds
-        self._keys_seconds += sampled.seconds
+        self._keys[node, key] = known + seconds
+        self._keys_seconds += seconds
         if len(self._keys) > KEYS_MAX:
             self._keys = dict(nlargest(KEYS_MAX // 2, self._keys.items(), key=_second))
-        self.seconds += sampled.seconds
-        self._slices[number] = self._slices.get(number, SliceLoad()).plus(sampled)
+        figures = self._slices.get(number)
+        if figures is None:
+            self._slices[number] = [items, replays, seconds]
+        else:
+            figures[0] += items
+            figures[1] += replays
+            figures[2] += seconds
 
     def _gap(self) -> int:
         """The number of items up to the next sample, that one included."""
@@ -158,7 +177,10 @@ class Loads:
 
     def report(self) -> dict[int, SliceLoad]:
         """By slice: what it has made this worker do since the last report."""
-        reported, self._slices = self._slices, {}
+        while self._unsettled:
+            self.settle()
+        reported = {number: SliceLoad(*figures) for number, figures in self._slices.items()}
+        self._slices = {}
         items = int(sum(load.items for load in reported.values()))
         self._mean_gap = max(1, min(items // SAMPLES_WANTED, _GAP_MAX))
         self._samples = 0

@@ -53,6 +53,12 @@ class Retention:
 
     # Trimming.
 
+    @property
+    def is_untidy(self) -> bool:
+        """Whether there is anything to trim, or to drop."""
+        machines = self._machines.stateful.values()
+        return self._is_untidy or any(machine.has_left for machine in machines)
+
     def tidy(self, *, is_waited_for: bool = False) -> None:
         """Trim what the last progress made obsolete, as far as it is due and not put off."""
         for machine in self._machines.stateful.values():

@@ -237,6 +237,11 @@ class Worker:
         self.retention.progress(progress)
         return self._effects(releases=True)
 
+    @property
+    def is_untidy(self) -> bool:
+        """Whether `tidy` has anything to do."""
+        return self.retention.is_untidy
+
     def tidy(self, *, is_waited_for: bool = False) -> None:
         """Trim what the last progress made obsolete, as far as it is due.
 

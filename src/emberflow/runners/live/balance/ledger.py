@@ -2,6 +2,9 @@
 
 It is that of the last seconds: what is older counts less and less. Each life begins anew, because other
 owners have other loads.
+
+The coordinator hears a report between two acks, so that costs as much as the report has slices, and not as much as
+are known: instead of all figures the unit fades that they are kept in.
 """
 
 from __future__ import annotations
@@ -15,8 +18,9 @@ from emberflow.runners.live.balance.meter import LoadReport, fading
 
 #: How many seconds have to be known before anything is decided by it.
 RIPE_SECONDS = 4.0
-#: A slice with fewer items than this, by now, is forgotten.
+#: A slice with fewer items than this, by now, is forgotten; at the latest when the unit is as small as that.
 _FORGOTTEN = 1e-3
+_UNIT_MIN = 1e-9
 
 
 class Load(NamedTuple):
@@ -41,8 +45,10 @@ class _Worker:
 
     def __init__(self) -> None:
         self.elapsed = self.busy = self.fronts = 0.0
-        self.slices: dict[int, SliceLoad] = {}
         self.hot_keys: tuple[KeyLoad, ...] = ()
+        #: By slice: items, replays and seconds, in units of so many.
+        self._slices: dict[int, list[float]] = {}
+        self._unit = 1.0
 
     def hear(self, report: LoadReport) -> None:
         faded_to = fading(report.elapsed)
@@ -50,14 +56,27 @@ class _Worker:
         self.elapsed = self.elapsed * faded_to + report.elapsed
         self.busy = self.busy * faded_to + report.busy
         self.fronts = self.fronts * faded_to + report.fronts
-        faded = {
-            number: SliceLoad(*(figure * faded_to for figure in load))
-            for number, load in self.slices.items()
-            if load.items > _FORGOTTEN
+        self._unit *= faded_to
+        if self._unit < _UNIT_MIN:
+            self._slices = {number: list(load) for number, load in self.slices().items()}
+            self._unit = 1.0
+        known, unit = self._slices, self._unit
+        for number, (items, replays, seconds) in report.slices.items():
+            figures = known.get(number)
+            if figures is None:
+                known[number] = [items / unit, replays / unit, seconds / unit]
+            else:
+                figures[0] += items / unit
+                figures[1] += replays / unit
+                figures[2] += seconds / unit
+
+    def slices(self) -> dict[int, SliceLoad]:
+        unit = self._unit
+        return {
+            number: SliceLoad(items * unit, replays * unit, seconds * unit)
+            for number, (items, replays, seconds) in self._slices.items()
+            if items * unit > _FORGOTTEN
         }
-        for number, load in report.slices.items():
-            faded[number] = load.plus(faded.get(number, SliceLoad()))
-        self.slices = faded
 
 
 class Ledger:
@@ -82,8 +101,9 @@ class Ledger:
                 for each in self._workers
             ]
             for each, own in zip(self._workers, keyed, strict=True):
-                sampled = sum(load.seconds for load in each.slices.values())
-                for number, load in each.slices.items():
+                known = each.slices()
+                sampled = sum(load.seconds for load in known.values())
+                for number, load in known.items():
                     items[number] = load.items / each.elapsed
                     replays[number] = load.replays / each.elapsed
                     if sampled > 0:

@@ -86,8 +86,10 @@ _SILENCE_SECONDS_MAX = 8.0
 _HEARTBEAT_SECONDS = 1.0
 _JOIN_SECONDS = 5.0
 _WARNING_SECONDS = 30.0
-#: How often the watchdog looks.
-_WATCH_SECONDS = 0.25
+#: How often it looks for workers that are silent, and for frames that were lost.
+_LOOK_SECONDS = 0.25
+#: There is no progress to send yet.
+_NOT_WORKING = ("meeting", "prepared")
 _MESSAGES_A_ROUND = 1_000
 #: How long after a cut the next one waits for those who read it.
 _PUT_OFF_SECONDS_MAX = 4.0
@@ -235,7 +237,7 @@ class Coordinator:
         self._storing: dict[tuple[str, int], int] = {}
         self._receiver = Receiver(self._wire, "the driver")
         self._watchdog = Watchdog(workers)
-        self._watched_at = 0.0
+        self._looked_at = 0.0
         self._warns_again_at = 0.0
         #: By worker, and by the address that ZeroMQ gave it.
         self._links: dict[int, WorkerLink] = {}
@@ -243,6 +245,7 @@ class Coordinator:
         self._heard_at: dict[int, float] = {}
         self._progress_sent: Progress | None = None
         self._progress_sent_at = 0.0
+        self._progress_looked_at: Progress | None = None
         self._stop_asked = threading.Event()
         self._takeover_asked = threading.Event()
         self._flush_asked = threading.Event()
@@ -466,6 +469,7 @@ class Coordinator:
                 self._take()
                 self._acker.settle()
                 self._store()
+                self._send_on()
                 self._advance(time.monotonic() - begin)
                 self._flush()
                 if self.failure is not None:
@@ -693,6 +697,17 @@ class Coordinator:
             if bundles := self._writers[partition].stored():
                 self._send_later(worker, protocol.STORED, (partition, bundles.total()))
 
+    def _send_on(self) -> None:
+        """Send new progress at once: workers wait for it, and for little else that a turn may bring."""
+        progress = self._acker.progress
+        if progress is self._progress_looked_at or self.phase in _NOT_WORKING:
+            return
+        self._progress_looked_at = progress
+        if self.phase != "restoring":
+            self._send_settled()
+        self._send_progress()
+        self._flush()
+
     def _advance(self, seconds: float) -> None:
         if self.phase == "meeting":
             if seconds > _MEETING_SECONDS_MAX:
@@ -702,14 +717,20 @@ class Coordinator:
                     f"{_MEETING_SECONDS_MAX:.0f} s. Are there slots for all of them at once?"
                 )
             return
-        self._check_silence()
+        now = time.monotonic()
+        looks = now - self._looked_at >= _LOOK_SECONDS
+        if looks:
+            self._looked_at = now
+            self._check_silence(now)
         if self.phase == "prepared":
             if self._ahead is not None:
                 ahead, self._ahead = self._ahead, None
                 self._send_all(protocol.AHEAD, ahead)
             self._inherit()
             return
-        self._watch()
+        if looks:
+            self.least_in_flight = self._acker.least_in_flight()
+            self._watchdog.look(now, self.least_in_flight)
         self._send_progress()
         if self.phase == "restoring":
             self._begin_if_ready()
@@ -896,20 +917,12 @@ class Coordinator:
     def _all_halted(self) -> bool:
         return len(self.news) == self._workers and all(news.halted for news in self.news.values())
 
-    def _check_silence(self) -> None:
-        now = time.monotonic()
+    def _check_silence(self, now: float) -> None:
         for worker, heard_at in self._heard_at.items():
             if now - heard_at > _SILENCE_SECONDS_MAX:
                 raise WorkersMissingError(
                     f"worker {worker} has been silent for {_SILENCE_SECONDS_MAX:.0f} s"
                 )
-
-    def _watch(self) -> None:
-        now = time.monotonic()
-        if now - self._watched_at >= _WATCH_SECONDS:
-            self._watched_at = now
-            self.least_in_flight = self._acker.least_in_flight()
-            self._watchdog.look(now, self.least_in_flight)
 
     def _send_progress(self, *, at_once: bool = False) -> None:
         """Send the progress to all workers if it is new; and again from time to time, by which workers
@@ -944,6 +957,8 @@ class Coordinator:
     def _wanted(self) -> int:
         """The greatest time that a front has promised the present for, if another one has not. Otherwise the
         least time that there is, which nobody waits for."""
+        if not self._telling:
+            return TIME_MIN
         reports = self._acker.reports
         times = [reports[front][0] for front in self._telling if reports[front] != AFTER_ALL]
         greatest = max(times, default=TIME_MIN)
@@ -951,6 +966,8 @@ class Coordinator:
 
     def _ask(self, messages: list[tuple[int, Any]]) -> None:
         """Send questions to workers, all of a worker in one message."""
+        if not messages:
+            return
         by_worker: dict[int, list[Any]] = {}
         for worker, message in messages:
             by_worker.setdefault(worker, []).append(message)

@@ -165,11 +165,12 @@ class Questions:
 
     def taken(self) -> list[tuple[int, Any]]:
         """Handle new orders and questions past their deadline. Returns messages for workers."""
-        with self._lock:
-            orders, self._orders = self._orders, []
         outgoing: list[Outgoing] = []
-        for order in orders:
-            outgoing += order()
+        if self._orders:
+            with self._lock:
+                orders, self._orders = self._orders, []
+            for order in orders:
+                outgoing += order()
         now = time.monotonic()
         if now - self._looked_at > _LOOK_SECONDS:
             self._looked_at = now

@@ -133,8 +133,13 @@ _CLOSING_SECONDS = 15.0
 _READERS_SECONDS = 0.3
 #: A process in which threads of so many lives do not end gives itself up; another one is forked for it.
 _LEFT_MAX = 16
-#: With more keys than this, the news do not tell the sizes of buckets: the loop would stop for too long.
+#: With more keys than this, the news do not tell the sizes of buckets: the loop would stop for too long. With fewer,
+#: they are counted so often.
 _KEYS_VISITED_MAX = 10_000
+_COUNTED_SECONDS = 1.0
+#: How often what items wait is added up, and how often the links are looked at.
+_PASSED_SECONDS = 0.002
+_LINKS_SECONDS = 0.05
 #: How long a thread of the worker may keep the interpreter when another one wants it.
 _SWITCH_SECONDS = 0.0005
 #: Low-priority messages are piggybacked; sent alone at most this often.
@@ -329,9 +334,15 @@ class WorkerLoop:
         self._done = False
         self._quit = False
         self._news_at = 0.0
+        #: The items of all buckets, when they were last counted.
+        self._bucket_items = 0
+        self._counted_at = 0.0
         self._passed_until = 0.0
         #: Rounds since something came.
         self._quiet_rounds = 0
+        #: Whether frames, and messages of the coordinator, may have come since they were taken last.
+        self._frames_wait = self._messages_wait = True
+        self._links_checked_at = 0.0
         self._memory = MemoryWatch()
         self._state_bound: StateBound | None = None
         #: The minimal time of all that was heard last.
@@ -711,17 +722,27 @@ class WorkerLoop:
         )
         begin = time.monotonic()
         ready = self._poller.poll(_REST_MS if rests else _WAIT_MS)
-        self._spare.gave(time.monotonic() - begin)
-        # What the driver says is mostly about promises. If there is more to it, the round tells.
-        is_quiet = all(each is self._link.socket for each, _ in ready)
+        self._frames_wait = self._messages_wait = False
+        is_quiet = True
+        for each, _ in ready:
+            if each is self._link.socket:
+                # Mostly that is about promises. If there is more to it, the round tells.
+                self._messages_wait = True
+            elif each is self._frames_in:
+                self._frames_wait, is_quiet = True, False
+            else:
+                self._bell.still()
+                is_quiet = False
         self._quiet_rounds = self._quiet_rounds + 1 if is_quiet else 0
-        self._bell.heard_in(ready)
+        self._spare.gave(time.monotonic() - begin)
 
     def _round(self) -> bool:
         """Do what there is to do; return whether there is more at once."""
         self._pass_time()
-        frames = self._taken_frames()
-        progress = self._take_messages()
+        frames = self._taken_frames() if self._frames_wait else []
+        progress = self._take_messages() if self._messages_wait else None
+        # Unless a wait tells it better, anything may have come by the next round.
+        self._frames_wait = self._messages_wait = True
         effects: list[Effects] = []
         if progress is not None:
             effects.append(self._engine.progress(progress, frames))
@@ -738,15 +759,19 @@ class WorkerLoop:
         if self._meter is not None and self._feeds:
             self._meter.begin_fronts()
         elements = self._take_elements()
-        self._do(elements, reports_follow=any(feed.owes_report for feed in self._feeds))
+        if elements:
+            self._do(elements, reports_follow=any(feed.owes_report for feed in self._feeds))
         if self._meter is not None and elements:
             self._meter.end_fronts()
         self._store()
         self._link.flush()
         effects += elements
         # Nobody waits for this, nor for what follows.
-        is_waited_for = self._is_waited_for()
-        self._engine.tidy(is_waited_for=is_waited_for)
+        is_waited_for = bool(effects) and self._is_waited_for()
+        if self._engine.is_untidy:
+            self._engine.tidy(is_waited_for=is_waited_for)
+        if self._meter is not None and not is_waited_for:
+            self._meter.settle()
         self._evict()
         self._go_on_with_cut(loop_is_busy=bool(effects))
         self._go_on_with_twin()
@@ -757,7 +782,7 @@ class WorkerLoop:
         if frames or any(effect.frames or effect.bundles for effect in effects):
             self._quiet_rounds = 0
         return (
-            (is_waited_for and bool(effects))
+            is_waited_for
             or self._link.has_received
             or (self._cut_writer is not None and self._cut_writer.is_busy)
             or (self._answering is not None and self._answering.is_busy)
@@ -769,10 +794,18 @@ class WorkerLoop:
             self._state_bound.go_on(time.monotonic(), self._memory.pressure)
 
     def _pass_time(self) -> None:
+        """Do what is due now and then."""
         now = time.monotonic()
         self._spare.look(now)
-        self._engine.pass_time(now - self._passed_until)
-        self._passed_until = now
+        passed = now - self._passed_until
+        if passed >= _PASSED_SECONDS:
+            self._engine.pass_time(passed)
+            self._passed_until = now
+        if now - self._links_checked_at >= _LINKS_SECONDS:
+            self._links_checked_at = now
+            self._link.check(now)
+            for peer in self._peers.values():
+                peer.look(now)
 
     def _is_waited_for(self) -> bool:
         """Whether there is something for the next round already. What comes later ends the next wait."""
@@ -887,7 +920,6 @@ class WorkerLoop:
                 break  # for the same reason
             else:
                 self._handle(kind, body)
-        self._check_links()
         if progress is None:
             return None
         self._minimal = progress.of_all()
@@ -897,12 +929,6 @@ class WorkerLoop:
         if self._twin is not None:
             self._twin.forget_below(progress.of_all())
         return progress
-
-    def _check_links(self) -> None:
-        now = time.monotonic()
-        self._link.check(now)
-        for peer in self._peers.values():
-            peer.look(now)
 
     def _handle(self, kind: bytes, body: Any) -> None:
         if kind == protocol.STORED:
@@ -965,19 +991,22 @@ class WorkerLoop:
         self._link.send(protocol.BOUNDED, (max(reached, default=TIME_MIN), promised))
 
     def _take_elements(self) -> list[Effects]:
-        if not self._fronts_begun or self._paused or not self._cuts.takes_elements:
+        if not self._feeds or not self._fronts_begun or self._paused:
+            return []
+        if not self._cuts.takes_elements:
             return []
         stores = self._stores.values()
         if (
-            sum(store.unstored for store in stores) > _UNSTORED_MAX
-            or sum(store.unstored_bytes for store in stores) > _UNSTORED_BYTES_MAX
+            sum([store.unstored for store in stores]) > _UNSTORED_MAX
+            or sum([store.unstored_bytes for store in stores]) > _UNSTORED_BYTES_MAX
         ):
             self._flush_stores()  # the fronts wait for sinks, so output must not wait for more
             return []
         effects = []
         pressure = 0.0 if self._state_bound is None else self._state_bound.pressure
-        most = self._memory.most(self.plan.batch, time.monotonic())
-        most_ahead = self._memory.most(most, time.monotonic(), pressure) if pressure else most
+        now = time.monotonic()
+        most = self._memory.most(self.plan.batch, now)
+        most_ahead = self._memory.most(most, now, pressure) if pressure else most
         most_behind = max(most_ahead, min(most, self.plan.batch // _SLOWED_BEHIND))
         for feed in self._feeds:
             # Keys can be evicted once they are final. For that those that are behind must go on.
@@ -1031,7 +1060,6 @@ class WorkerLoop:
             return self._wire.encode(kind, packed(fit_to_travel(body)))
 
     def _store(self) -> None:
-        unstored = False
         together: dict[WriterThread, list[StoredBundle]] = {}
         for key, store in self._stores.items():
             writer = self._writers.get(key)
@@ -1044,13 +1072,17 @@ class WorkerLoop:
                     together.setdefault(writer, []).append(bundle)
                 else:
                     self._link.send_encoded(self._encoded(protocol.BUNDLE, bundle))
-            unstored = unstored or store.unstored > 0
         for writer, given in together.items():
             writer.store(*given)
         self._send_settled()
-        # A worker with fronts ends when all that it took in has settled: it reports latencies till then.
+        if self._ending and not self._done:
+            self._end_if_settled()
+
+    def _end_if_settled(self) -> None:
+        """Say that all is done, if it is. A worker with fronts ends when all that it took in has settled: it reports
+        latencies till then."""
         settled = not self._feeds or self._settled_everywhere >= self._last_minimal
-        if self._ending and settled and not unstored and not self._done:
+        if settled and not any(store.unstored for store in self._stores.values()):
             self._done = True
             self._send_logged()
             self._link.send(protocol.DONE, self._news())
@@ -1061,10 +1093,10 @@ class WorkerLoop:
 
     def _send_settled(self) -> None:
         """Send what is settled here: piggybacked, or alone now and then."""
-        settled = self._cuts.settled_output(self._stores.values())
-        if settled > self._settled_sent:
-            now = time.monotonic()
-            if self._link.has_outgoing or now - self._settled_sent_at >= _PIGGYBACK_SECONDS:
+        now = time.monotonic()
+        if self._link.has_outgoing or now - self._settled_sent_at >= _PIGGYBACK_SECONDS:
+            settled = self._cuts.settled_output(self._stores.values())
+            if settled > self._settled_sent:
                 self._settled_sent, self._settled_sent_at = settled, now
                 self._link.send(protocol.SETTLED, settled)
 
@@ -1091,7 +1123,11 @@ class WorkerLoop:
         latencies, self._latencies = self._latencies, []
         caught_up, self._caught_up = self._caught_up, False
         few_keys = self._engine.keys <= _KEYS_VISITED_MAX
-        statistics = self._engine.statistics(sizes_too=few_keys)
+        now = time.monotonic()
+        counts = few_keys and (self._done or now - self._counted_at >= _COUNTED_SECONDS)
+        statistics = self._engine.statistics(sizes_too=counts)
+        if counts:
+            self._counted_at, self._bucket_items = now, statistics.bucket_items
         unstored = sum(store.unstored for store in self._stores.values())
         late: Counter[str] = Counter()
         for feed in self._feeds:
@@ -1103,7 +1139,7 @@ class WorkerLoop:
             unstored=unstored + self._cuts.unreleased,
             halted=all(feed.over and feed.is_reported for feed in self._feeds),
             held=self._engine.held_items,
-            bucket_items=statistics.bucket_items if few_keys else None,
+            bucket_items=self._bucket_items if few_keys else None,
             settled=sum(feed.settled for feed in self._feeds),
             latencies_ms=latencies,
             lag_ms=max((feed.lag_ms for feed in self._feeds), default=0.0),
