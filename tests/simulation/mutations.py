@@ -704,6 +704,34 @@ def hold_back_without_telling_anyone(patch: pytest.MonkeyPatch) -> Machines:
     return {"worker": Mutant}
 
 
+# --- Frames that leave ahead -----------------------------------------------------------------------
+
+
+def ahead() -> Iterable[Case]:
+    """All that may leave before its event is over does."""
+    for case in seeds():
+        yield replace(case, options=replace(case.options, sends_ahead=True))
+
+
+@mutation(rf"{CONTENT}|{PROGRESS}|{DRAINED}", cases=ahead)
+def do_not_ack_what_left_ahead(patch: pytest.MonkeyPatch) -> Machines:
+    patch.setattr(Outbox, "ahead", lambda self: self._framed())
+    return {}
+
+
+@mutation(rf"{CONTENT}|{PROGRESS}|{DRAINED}", cases=ahead)
+def send_again_what_left_ahead(patch: pytest.MonkeyPatch) -> Machines:
+    def ahead_and_again(self: Outbox) -> list[tuple[int, Frame]]:
+        posted = {where: list(items) for where, items in self._outgoing.items()}
+        frames = leave(self)
+        self._outgoing = posted
+        return frames
+
+    leave = Outbox.ahead
+    patch.setattr(Outbox, "ahead", ahead_and_again)
+    return {}
+
+
 # --- Patience --------------------------------------------------------------------------------------
 
 

@@ -177,8 +177,7 @@ class Loads:
 
     def report(self) -> dict[int, SliceLoad]:
         """By slice: what it has made this worker do since the last report."""
-        while self._unsettled:
-            self.settle()
+        self.settle(len(self._unsettled))
         reported = {number: SliceLoad(*figures) for number, figures in self._slices.items()}
         self._slices = {}
         items = int(sum(load.items for load in reported.values()))
@@ -192,6 +191,7 @@ class Loads:
 
     def hot_keys(self, fading: float) -> tuple[KeyLoad, ...]:
         """The keys that took the most, the hottest first. From now on what is known counts ``fading`` as much."""
+        self.settle(len(self._unsettled))
         total = self._keys_seconds
         hottest = nlargest(_TOLD_MAX, self._keys.items(), key=_second) if total > 0 else []
         told = tuple(

@@ -9,6 +9,9 @@ What is guaranteed:
    the least turn of that. The sender finds it and writes it on the frame, so every id is xored exactly
    twice: when its sender acks that it was sent, and when its receiver acks that it was dealt with.
 
+Frames may leave *ahead*, before their event is over: what others have to do need not wait for what this worker
+does with its own part. The ack comes behind them, as always, and what they follow from is not acked before.
+
 Items that a worker holds back are in flight. The worker makes a frame of them that it sends to itself:
 acked once when it begins to hold them, and once when it goes on with them.
 """
@@ -133,6 +136,8 @@ class Outbox(FrameLedger):
         self._outgoing: dict[tuple[int, int], list[FlatItem]] = {}
         #: Global times of which frames came that counted under a turn, from the minimal time on.
         self._by_turns: set[Moment] = set()
+        #: What has left ahead in the event that is under way.
+        self._left_ahead: list[tuple[int, Frame]] = []
         #: By worker: how many frames for its barriers were sent.
         self._sent: dict[int, int] = {}
 
@@ -194,10 +199,19 @@ class Outbox(FrameLedger):
             return self.numbered((), None, None, 0, least, level)
         return self.numbered((), least, None, level)
 
-    def emptied(self) -> tuple[list[tuple[int, Frame]], Ack]:
-        """All that was posted, a frame for each worker, and the ack that goes with it."""
+    def ahead(self) -> list[tuple[int, Frame]]:
+        """What was posted by now, in frames that leave before the event is over."""
         frames = self._framed() if self._outgoing else []
-        (deeper, ranges, own), dealt = self.entries(frames)
+        self._left_ahead += frames
+        return frames
+
+    def emptied(self) -> tuple[list[tuple[int, Frame]], Ack]:
+        """All that was posted, a frame for each worker; and the ack of the event, with what has left ahead."""
+        frames = self._framed() if self._outgoing else []
+        sent = frames
+        if self._left_ahead:
+            sent, self._left_ahead = self._left_ahead + frames, []
+        (deeper, ranges, own), dealt = self.entries(sent)
         number = self._receipts.acked(ranges.get(self.index))
         reports, self.reports = self.reports, {}
         said, self.said = self.said, {}
@@ -212,7 +226,7 @@ class Outbox(FrameLedger):
             said,
             own,
             dealt,
-            self._counted(frames) if self.splits else {},
+            self._counted(sent) if self.splits else {},
         )
 
     def _counted(self, frames: list[tuple[int, Frame]]) -> dict[int, int]:

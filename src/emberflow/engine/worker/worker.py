@@ -87,6 +87,8 @@ class Worker:
         self.machines = Machines(layout)
         self.reading = StateReader(index, layout, self.machines)
         self.retention = Retention(index, self.machines, self.reading)
+        #: Sends frames that leave before their event is over, if the runner wants any (`outbox`).
+        self.ahead: Callable[[list[tuple[int, Frame]]], None] | None = None
         #: Nothing below this can reach the barriers here any more, but for what concerns the keys of a worker
         #: alone.
         self.minimal: Moment = BEFORE_ALL
@@ -351,7 +353,19 @@ class Worker:
     # What comes of an event.
 
     def _run(self) -> None:
-        self._mailboxes.run(self._patience.run, self._regions)
+        if self.ahead is None or self._budgets:
+            self._mailboxes.run(self._patience.run, self._regions)
+        else:
+            self._mailboxes.run(self._run_behind, self._regions)
+
+    def _run_behind(self, node: int, items: list[FlatItem]) -> None:
+        """Run a node; if it is a stateful one, which may take long, behind what others wait for."""
+        if node in self.machines.stateful:
+            frames = self._outbox.ahead()
+            if frames:
+                assert self.ahead is not None
+                self.ahead(frames)
+        self._patience.run(node, items)
 
     def _effects(self, *, releases: bool = False) -> Effects:
         self._patience.settle(self._outbox.hold)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from emberflow.dsl.flow import Flow
@@ -246,13 +247,16 @@ class Simulation:
 
     # Called by the hosts below.
 
-    def effects(self, index: int, effects: Effects) -> None:
-        if self.failure is not None:
-            return
-        for destination, frame in effects.frames:
+    def send_frames(self, index: int, frames: list[tuple[int, Frame]]) -> None:
+        for destination, frame in frames:
             self.network.note("frame", index, destination, frame.id, len(frame.parts))
             self.minimal_time_checker.sent(destination, frame)
             self._send_frame(index, destination, frame)
+
+    def effects(self, index: int, effects: Effects) -> None:
+        if self.failure is not None:
+            return
+        self.send_frames(index, effects.frames)
         if effects.ack:
             self.workers[index].acked(effects.ack)
         for bundle in effects.bundles:
@@ -314,6 +318,8 @@ class _WorkerHost:
         self.simulation = simulation
         self.worker = worker
         self.index = worker.index
+        if simulation.options.sends_ahead:
+            worker.ahead = partial(simulation.send_frames, self.index)
         self._waiting: deque[Frame] = deque()
         self._busy = False
         self._passed_until = 0

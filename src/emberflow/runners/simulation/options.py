@@ -17,6 +17,8 @@ from emberflow.values.owners import SLICES, Owners, weighted_owners
 _WORKERS_MAX = 5
 #: The share of runs in which workers have accounts.
 _ACCOUNTS = 0.3
+#: The same of cases whose frames leave before their event is over.
+_AHEAD = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,8 @@ class Options:
     accounts: bool = False
     #: How long a worker waits at most until it makes a statement of its account.
     statement_ticks_max: int = 1
+    #: Whether frames leave before their event is over.
+    sends_ahead: bool = False
 
     @classmethod
     def drawn(cls, seed: int, *, workers: int | None = None) -> Options:
@@ -83,6 +87,7 @@ class Options:
             evictions=random.choice((0.0, 0.3, 1.0)),
             accounts=apart.random() < _ACCOUNTS,
             statement_ticks_max=apart.choice((0, 1, 30)),
+            sends_ahead=apart.random() < _AHEAD,
         )
 
     def owners(self, workers: int, life: int = 0) -> Owners:

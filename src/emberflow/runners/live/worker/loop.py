@@ -140,6 +140,8 @@ _COUNTED_SECONDS = 1.0
 #: How often what items wait is added up, and how often the links are looked at.
 _PASSED_SECONDS = 0.002
 _LINKS_SECONDS = 0.05
+#: Frames leave before their event is over if the loop has more than this part of its time left.
+_AHEAD_FROM = 0.5
 #: How long a thread of the worker may keep the interpreter when another one wants it.
 _SWITCH_SECONDS = 0.0005
 #: Low-priority messages are piggybacked; sent alone at most this often.
@@ -801,6 +803,10 @@ class WorkerLoop:
         if passed >= _PASSED_SECONDS:
             self._engine.pass_time(passed)
             self._passed_until = now
+            if isinstance(self._engine, Worker):
+                # Each frame costs both workers something. So only where they have time.
+                has_time = self._spare.left > _AHEAD_FROM
+                self._engine.ahead = self._send_ahead if has_time else None
         if now - self._links_checked_at >= _LINKS_SECONDS:
             self._links_checked_at = now
             self._link.check(now)
@@ -1043,6 +1049,13 @@ class WorkerLoop:
         for destination, messages in by_destination.items():
             messages += self._dealt_later.pop(destination, ())
             self._peers[destination].send(messages)
+
+    def _send_ahead(self, frames: list[tuple[int, Frame]]) -> None:
+        """Send frames of the event that is under way: others can work on them meanwhile."""
+        self._quiet_rounds = 0
+        for destination, frame in frames:
+            self._peers[destination].send([self._encoded(protocol.FRAME, frame)])
+            self._last_bound_for[destination] = frame.parts[0][0]
 
     def _send_dealt(self) -> None:
         """Tell others which frames for barriers were dealt with: alone, if nothing else is sent to them for a while."""

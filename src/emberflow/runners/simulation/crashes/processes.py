@@ -125,6 +125,8 @@ class WorkerProcess(Process):
             {partition: outlet.last for partition, outlet in self._outlets.items()},
         )
         options = life.options
+        if options.sends_ahead:
+            self.worker.ahead = self._send_frames
         if life.has_accounts:
             self._account = SimulatedAccount(
                 life.network,
@@ -242,12 +244,16 @@ class WorkerProcess(Process):
         self.worker.pass_time(now - self._passed_until)
         self._passed_until = now
 
-    def _effects(self, effects: Effects) -> None:
+    def _send_frames(self, frames: list[tuple[int, Frame]]) -> None:
         life = self.life
-        for destination, frame in effects.frames:
+        for destination, frame in frames:
             life.network.note("frame", self.name, destination, frame.id, len(frame.parts))
             life.minimal_time_checker.sent(destination, frame)
             life.tell_worker(self.name, destination, _receives(frame))
+
+    def _effects(self, effects: Effects) -> None:
+        life = self.life
+        self._send_frames(effects.frames)
         if effects.ack and self._account is not None:
             self._account.receive(effects.ack)
         elif effects.ack:
