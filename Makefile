@@ -19,7 +19,7 @@ ON_JAVA := scripts/ensure-java scripts/brief-jvms
 PYTEST_ARGS ?= -n 5 --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test docs lint format bench bench-engine bench-live bench-exactly-once bench-transactions bench-disorder bench-nexmark figures bench-batch bench-kafka bench-upgrade bench-elastic bench-scaling bench-state native soak dist lock ui clean
+.PHONY: help setup demo test docs lint format bench bench-engine bench-live bench-exactly-once bench-transactions bench-disorder bench-nexmark figures bench-batch bench-kafka bench-upgrade bench-elastic bench-scaling bench-state bench-versions native soak dist lock ui clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -111,6 +111,9 @@ bench-upgrade: setup ## how long output stands still while a new version takes o
 
 bench-elastic: setup ## what is late while workers come, go, are killed, and keys move (QUICK=1)
 	@scripts/ensure-java $(BIN)/python bench/run.py elastic $(if $(QUICK),--quick)
+
+bench-versions: setup ## latency in order of this version and of another one, by turns (OTHER=folder, ROUNDS=9)
+	@scripts/ensure-java $(BIN)/python bench/versions.py $(OTHER) $(addprefix --rounds ,$(ROUNDS))
 
 bench-scaling: setup ## what an element costs by the number of workers (ONLY="workers rates sampling ranges acks driver model", QUICK=1, EMBERFLOW_DATA=folder)
 	@scripts/ensure-java $(BIN)/python bench/run.py scaling $(addprefix --only ,$(ONLY)) $(if $(QUICK),--quick)
