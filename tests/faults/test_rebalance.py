@@ -36,12 +36,12 @@ LIGHT = -1
 
 
 #: Few elements, so that it is nearly idle with those that make no work, and busy with those that do.
-RATE = 60
+RATE = 30
 
 
 def toil(total: int, key: int) -> int:
     """A step that takes some milliseconds, but for one key."""
-    return total + key if key == LIGHT else total + sum(range(500_000)) % 2 + key
+    return total + key if key == LIGHT else total + sum(range(600_000)) % 2 + key
 
 
 def same_without_toil(total: int, key: int) -> int:
@@ -144,8 +144,8 @@ def test_the_number_of_workers_follows_the_load(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With thresholds that fit a machine that has other work, and without waiting for long."""
-    monkeypatch.setattr(pace, "_GROWS_ABOVE", 0.35)
-    monkeypatch.setattr(pace, "_SHRUNK_TO", 0.35)
+    monkeypatch.setattr(pace, "_GROWS_ABOVE", 0.25)
+    monkeypatch.setattr(pace, "_SHRUNK_TO", 0.4)
     for name in ("GROWTH_HOLDS_SECONDS", "SHRINKING_HOLDS_SECONDS", "RESTS_SECONDS"):
         monkeypatch.setattr(pace, name, 0.5)
     with pytest.raises(ef.InputError, match="is to have 3 to 4"):

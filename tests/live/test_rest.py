@@ -75,3 +75,27 @@ def test_it_does_not_rest_while_something_depends_on_its_rounds(loop: Any, busy:
     else:
         loop._feeds.append(SimpleNamespace(hurries=True))
     assert set(waits(loop, 2 * QUIET)) == {1}
+
+
+def test_a_link_is_judged_by_what_came_during_a_long_round(loop: Any) -> None:
+    """Behind a round of many seconds the driver has been heard long ago, but for what waits."""
+    done: list[str] = []
+    loop._link = SimpleNamespace(
+        has_news=False,
+        has_received=False,
+        flush=lambda: None,
+        check=lambda now: done.append("link"),
+    )
+    loop._engine = SimpleNamespace(is_untidy=False)
+    loop._frames_wait = loop._messages_wait = True
+    loop._links_checked_at = 0.0
+    loop._peers, loop._caught_up = {}, False
+    loop._meter = loop._answering = None
+    loop._take_messages = lambda: done.append("messages")
+    loop._taken_frames = loop._take_elements = list
+    for other in ("pass_time", "store", "evict", "go_on_with_twin", "answer"):
+        setattr(loop, f"_{other}", lambda: None)
+    for other in ("send_news", "send_dealt", "do", "go_on_with_cut"):
+        setattr(loop, f"_{other}", lambda *_, **__: None)
+    loop._round()
+    assert done == ["messages", "link"]

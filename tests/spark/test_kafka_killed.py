@@ -119,6 +119,10 @@ class Writing:
         return error is None  # `==` would compare error codes
 
 
+#: What a driver says that begins while the broker is down.
+_NO_BROKER = "no broker at"
+
+
 class Driver:
     """The driver's process, and a way to its workers."""
 
@@ -131,6 +135,7 @@ class Driver:
     def start(self) -> None:
         workers = WORKERS[len(self.processes) % len(WORKERS)]
         with open(self._log, "ab") as log:
+            self._log_begin = log.tell()
             self.processes.append(
                 subprocess.Popen(
                     [sys.executable, DRIVER, str(workers), *self._arguments],
@@ -164,7 +169,12 @@ class Driver:
         return True
 
     def check_alive(self) -> None:
-        assert self.processes[-1].poll() is None, self._log.read_text(errors="replace")[-5_000:]
+        """Raise unless it runs. One that began while the broker was down is begun again, as a supervisor does."""
+        if self.processes[-1].poll() is None:
+            return
+        told = self._log.read_text(errors="replace")[self._log_begin :]
+        assert _NO_BROKER in told, told[-5_000:]
+        self.start()
 
     def end(self) -> None:
         """Kill everything that all drivers started. Each driver leads a process group of its own."""

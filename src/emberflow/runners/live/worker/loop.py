@@ -745,6 +745,7 @@ class WorkerLoop:
         progress = self._take_messages() if self._messages_wait else None
         # Unless a wait tells it better, anything may have come by the next round.
         self._frames_wait = self._messages_wait = True
+        self._check_links()
         effects: list[Effects] = []
         if progress is not None:
             effects.append(self._engine.progress(progress, frames))
@@ -795,8 +796,17 @@ class WorkerLoop:
         if self._state_bound is not None:
             self._state_bound.go_on(time.monotonic(), self._memory.pressure)
 
+    def _check_links(self) -> None:
+        """Look at the links now and then. What has come is taken before: behind a long round much waits, and a link
+        is silent only if nothing does."""
+        now = time.monotonic()
+        if now - self._links_checked_at >= _LINKS_SECONDS:
+            self._links_checked_at = now
+            self._link.check(now)
+            for peer in self._peers.values():
+                peer.look(now)
+
     def _pass_time(self) -> None:
-        """Do what is due now and then."""
         now = time.monotonic()
         self._spare.look(now)
         passed = now - self._passed_until
@@ -807,11 +817,6 @@ class WorkerLoop:
                 # Each frame costs both workers something. So only where they have time.
                 has_time = self._spare.left > _AHEAD_FROM
                 self._engine.ahead = self._send_ahead if has_time else None
-        if now - self._links_checked_at >= _LINKS_SECONDS:
-            self._links_checked_at = now
-            self._link.check(now)
-            for peer in self._peers.values():
-                peer.look(now)
 
     def _is_waited_for(self) -> bool:
         """Whether there is something for the next round already. What comes later ends the next wait."""
