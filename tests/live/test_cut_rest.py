@@ -126,7 +126,7 @@ def test_a_cut_of_many_rows_takes_of_what_a_busy_loop_has_left(
 ) -> None:
     clock = Clock()
     spare = Spare(clock.now)
-    writer = CutWriter(CheckpointStore(tmp_path), 0, 1, spare)
+    writer, next_writer = (CutWriter(CheckpointStore(tmp_path), 0, 1, spare) for _ in range(2))
     try:
         monkeypatch.setattr(cut_writer, "time", clock)
         engine: Any = OneByOne(clock)
@@ -162,8 +162,9 @@ def test_a_cut_of_many_rows_takes_of_what_a_busy_loop_has_left(
         for _ in range(100):
             looked(0.0)
         assert looked(0.0) == QUICK  # perhaps it is behind because of this cut
-        writer.begin(engine, CutOrder(2, (6, 0), (5, 0), None, QUICK), {})
-        assert looked(0.0) == AWAITED_BEHIND
+        next_writer.begin(engine, CutOrder(2, (6, 0), (5, 0), None, QUICK), {})
+        assert next_writer.share == AWAITED_BEHIND
     finally:
         monkeypatch.undo()
         writer.close(10)
+        next_writer.close(10)
