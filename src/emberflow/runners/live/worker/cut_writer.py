@@ -32,7 +32,7 @@ from emberflow.engine.cuts.cut import Capture, Content, KeptRows, KeptTicks, Row
 from emberflow.engine.cuts.packed import PackedRows
 from emberflow.engine.interface import EngineWorker
 from emberflow.engine.messages import Moment
-from emberflow.runners.live.worker.machine.spare import Spare
+from emberflow.runners.live.worker.machine.spare import LEAST_AWAITED, Spare
 
 #: Buckets that the loop visits in a round.
 _BUCKETS_A_ROUND = 1_024
@@ -40,7 +40,7 @@ _BUCKETS_A_ROUND = 1_024
 CALM = 0.05
 #: The least share if somebody waits for the cut, and output must not: mostly it takes more (`spare`). And the share
 #: if everybody waits for it.
-QUICK = 0.1
+QUICK = LEAST_AWAITED
 AT_ONCE = 1.0
 #: After this time a cut that is not done is one of many rows.
 _LARGE_AFTER_SECONDS = 0.15
@@ -94,7 +94,8 @@ class CutWriter:
         #: The share that was ordered; and if somebody waits for the cut, whether the loop was behind before.
         self._share = CALM
         self._was_behind = False
-        self._begun_at = 0.0
+        #: When it was begun, and when it was first known that somebody waits for it.
+        self._begun_at = self._awaited_at = 0.0
         self._rests_until = 0.0
         #: When the loop last had something to do; how much CPU time the thread had used at its last rest.
         self._busy_at = 0.0
@@ -114,7 +115,7 @@ class CutWriter:
         self._capture = engine.begin_cut(order.moment, order.since)
         self._share = order.share
         self._was_behind = self._spare.is_behind
-        self._begun_at = time.monotonic()
+        self._begun_at = self._awaited_at = time.monotonic()
         self._positions = dict(positions)
         self.is_under_way = True
         self._orders.put_nowait(order)  # the coordinator orders one cut at a time
@@ -122,7 +123,7 @@ class CutWriter:
     def hurry(self) -> None:
         """Somebody waits for the cut under way, if there is one."""
         if self._share < QUICK:
-            self._share = QUICK
+            self._share, self._awaited_at = QUICK, time.monotonic()
             self._was_behind = self._spare.is_behind
 
     def go_on(self, *, loop_is_busy: bool) -> Captured | None:
@@ -165,7 +166,8 @@ class CutWriter:
         if share >= AT_ONCE:
             return share
         if share >= QUICK:
-            return self._spare.share_awaited(behind=self._was_behind)
+            seconds = time.monotonic() - self._awaited_at
+            return self._spare.share_awaited(seconds, behind=self._was_behind)
         is_large = time.monotonic() - self._begun_at >= _LARGE_AFTER_SECONDS
         return max(share, self._spare.share()) if is_large else share
 

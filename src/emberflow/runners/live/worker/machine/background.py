@@ -15,8 +15,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-#: A tenth of what others get of a core that all want.
-NICENESS = 10
+#: Two fifths of what others get of a core that all want.
+NICENESS = 4
 
 
 def in_background(work: Callable[[], T]) -> T:

@@ -7,8 +7,9 @@ A loop that waits for something to do has time left. Where other processes want 
 does takes longer, so it waits less: the same figure tells what the machine has left. What work that can wait takes
 itself counts as left, as far as it is known, or it would hold itself up.
 
-A loop that had nothing left before is behind anyhow. What somebody waits for may well be what helps it, such as
-more workers. Then that gets half of its time.
+What somebody waits for gets half of the time of a loop at first: mostly that is all it takes, and many such pieces one
+after the other may wait for each other. A loop that had nothing left before is behind anyhow, and what somebody
+waits for may well be what helps it, such as more workers. Then that gets half of its time until it is done.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ _MEMORY_SECONDS = 1.0
 #: no more than this share of its time, and no less if somebody waits for it.
 _TIMES = 1.5
 MOST = 0.8
-LEAST_AWAITED = 0.1
+LEAST_AWAITED = 0.3
 #: No rest is longer.
 _REST_SECONDS_MAX = 0.1
-#: A loop that has less than this left for some time is behind anyhow. Then what somebody waits for takes so much.
+#: A loop that has less than this left for some time is behind anyhow.
 _BEHIND = 0.02
-AWAITED_BEHIND = 0.5
+#: What somebody waits for takes so much of one that was behind before, and of any for so many seconds.
+AWAITED_AT_FIRST = 0.5
+FIRST_SECONDS = 0.3
 
 
 class Spare:
@@ -69,9 +72,10 @@ class Spare:
         """The share of the loop's time for work that can wait, by what it has left now."""
         return min(MOST, _TIMES * self.left)
 
-    def share_awaited(self, *, behind: bool) -> float:
-        """The same if somebody waits for it. ``behind``: whether the loop was, before anybody did."""
-        return max(self.share(), AWAITED_BEHIND if behind else LEAST_AWAITED)
+    def share_awaited(self, seconds: float, *, behind: bool) -> float:
+        """The same if somebody waits for it, and it has gone on for so long. ``behind``: whether the loop was before."""
+        is_first = behind or seconds < FIRST_SECONDS
+        return max(self.share(), AWAITED_AT_FIRST if is_first else LEAST_AWAITED)
 
 
 class Rests:
@@ -80,11 +84,12 @@ class Rests:
     def __init__(self, spare: Spare) -> None:
         self._spare = spare
         self._was_behind = spare.is_behind
-        self._begun = time.thread_time()
+        self._first = self._begun = time.thread_time()
 
     def rest(self) -> None:
         """Rest until the thread has had no more than its share since the last rest."""
-        worked = time.thread_time() - self._begun
-        share = self._spare.share_awaited(behind=self._was_behind)
+        now = time.thread_time()
+        worked = now - self._begun
+        share = self._spare.share_awaited(now - self._first, behind=self._was_behind)
         time.sleep(min(worked * (1 / share - 1), _REST_SECONDS_MAX))
         self._begun = time.thread_time()
