@@ -41,7 +41,7 @@ RATE = 30
 
 def toil(total: int, key: int) -> int:
     """A step that takes some milliseconds, but for one key."""
-    return total + key if key == LIGHT else total + sum(range(600_000)) % 2 + key
+    return total + key if key == LIGHT else total + sum(range(350_000)) % 2 + key
 
 
 def same_without_toil(total: int, key: int) -> int:
@@ -144,8 +144,8 @@ def test_the_number_of_workers_follows_the_load(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With thresholds that fit a machine that has other work, and without waiting for long."""
-    monkeypatch.setattr(pace, "_GROWS_ABOVE", 0.25)
-    monkeypatch.setattr(pace, "_SHRUNK_TO", 0.4)
+    monkeypatch.setattr(pace, "_GROWS_ABOVE", 0.2)
+    monkeypatch.setattr(pace, "_SHRUNK_TO", 0.35)
     for name in ("GROWTH_HOLDS_SECONDS", "SHRINKING_HOLDS_SECONDS", "RESTS_SECONDS"):
         monkeypatch.setattr(pace, name, 0.5)
     with pytest.raises(ef.InputError, match="is to have 3 to 4"):

@@ -218,7 +218,10 @@ def test_a_checkpoint_shows_the_same_page(
         step.name for step in query._overview.shape().steps.values()
     } - {"errors"}
     assert "shape" not in second
-    assert [event["life"] for event in first["events"] if event["kind"] == "begun"] == [1, 2]
+    lives = [event["life"] for event in first["events"] if event["kind"] == "begun"]
+    # One was killed. On a machine that has much other work another one may have been given up.
+    assert lives == list(range(1, len(lives) + 1)), first["events"]
+    assert len(lives) >= 2
     answer = stored.reads.read(
         {"orders by customer": [3]}, default=False, as_of=None, ordered=False, timeout=None
     )
